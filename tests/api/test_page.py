@@ -212,7 +212,7 @@ REFUSED: dict[str, tuple[Sequence[Booking], Sequence[Booking], type[OutfitterErr
         [counting(ONE, "a", slices="3")], [counting(TWO, "b", slices="2")], AlreadyHeld,
         "slices of counter set gpu of node-a: 2 wanted and 1 of 4 left; the rest is held by ResourceClaim a"),
     "a counter that was not published": ([], [counting(ONE, "a", rings="1")], Unsatisfiable,
-                                         "rings of counter set gpu of node-a cannot be counted"),
+                                         "rings of counter set gpu of node-a is not published"),
     "a CPU that somebody has": ([owning("a", 4, 5)], [owning("b", 5, 6)], AlreadyHeld,
                                 "CPU 5 of node-a is held by ResourceClaim a in here since"),
     "a CPU that is on another cell now": (

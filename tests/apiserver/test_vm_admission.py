@@ -136,7 +136,7 @@ WARNED = {
         "spec.template.spec.resourceClaims[0].resourceClaimTemplateName: there is no ResourceClaimTemplate"]),
     "a machine that does not say whether it runs": Case(
         {"metadata": {"name": "blue"}, "spec": {"template": {"spec": {"domain": {}}}}},
-        ["spec.runStrategy: it is not said, so the machine stays stopped"]),
+        ["spec.runStrategy: not set, so the VM stays stopped"]),
     "a machine's own claims": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "resourceClaimTemplates": [OWN],
@@ -199,9 +199,9 @@ WARNED = {
                        "devices": {"autoattachVSOCK": True, "tpm": {}, "disks": [
                            {"name": "a"}, {"name": "b", "shareable": True}]}}}},
         ["spec.evictionStrategy: not supported: a VM that must leave its host is stopped, not migrated",
-         "spec.livenessProbe: not supported: nobody asks the guest",
-         "spec.priorityClassName: not supported: the scheduler of this server does not look at it",
-         "spec.topologySpreadConstraints: not supported: the scheduler of this server does not look at it",
+         "spec.livenessProbe: not supported: the guest is not probed",
+         "spec.priorityClassName: not supported: the embedded scheduler ignores it",
+         "spec.topologySpreadConstraints: not supported: the embedded scheduler ignores it",
          "spec.domain.cpu.realtime: not supported: its vCPUs are scheduled like all others",
          "spec.domain.features.hyperv: not supported: ",
          "spec.domain.features.kvm.hidden: not supported: ",

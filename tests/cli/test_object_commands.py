@@ -199,7 +199,7 @@ def test_an_annotation_that_no_apply_has_written(up: Up, say: Say) -> None:
     say("apply", "-f", "-", stdin=config_map("broken"))
     somebody(up, "broken", {"metadata": {"annotations": {LAST_APPLIED: "{"}}})
     done = say("apply", "-f", "-", stdin=config_map("broken", data={"a": "1"}), code=1)
-    assert f"configmap/broken: the annotation {LAST_APPLIED} is not what an apply has written" in done.err
+    assert f"configmap/broken: the annotation {LAST_APPLIED} is not JSON that apply wrote" in done.err
 
 
 # -- get and describe
@@ -479,7 +479,7 @@ HOLDS: dict[str, tuple[kinds.Kind, Object, str]] = {
     "its users": (kinds.RESOURCE_CLAIM, {"metadata": {"finalizers": ["x"]}, "status": USED}, "it is in use by pods/a, pods/b"),
     "its guest": (kinds.VMI, {"metadata": {"finalizers": ["x"]}, "spec": {"terminationGracePeriodSeconds": 7},
                                    "status": {"phase": "Running"}}, "its guest has 7s to shut down"),
-    "its time": (kinds.POD, {"metadata": {"deletionGracePeriodSeconds": 30}}, "it has 30s to end"),
+    "its time": (kinds.POD, {"metadata": {"deletionGracePeriodSeconds": 30}}, "its grace period is 30s"),
     "nothing that it says": (kinds.POD, {"metadata": {}}, "it is still there"),
 }
 

@@ -153,7 +153,7 @@ def test_this_machine_is_shown() -> None:
     assert isinstance(json.loads(result.stdout)["devices"], list)
 
 
-@pytest.mark.parametrize(("name", "says"), [("none", "no such folder or file"), ("empty", "no folder sys in it"),
+@pytest.mark.parametrize(("name", "says"), [("none", "no such folder or file"), ("empty", "contains no folder sys"),
                                             ("text", "no capture")])
 def test_a_source_that_is_none_is_told(tmp_path: Path, name: str, says: str) -> None:
     (tmp_path / "empty").mkdir()

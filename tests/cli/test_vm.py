@@ -126,11 +126,11 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a pause of a stopped one": (["pause", "still"], "still is not running; start it with: outfit vm start still"),
     "a stop of nobody": (["stop", "nobody"], "there is no VM 'nobody'"),
     "devices of nobody": (["devices", "nobody"], "there is no VM 'nobody'"),
-    "devices of a stopped one": (["devices", "still"], "still does not run, so it has no devices"),
+    "devices of a stopped one": (["devices", "still"], "still is not running, so it has no devices"),
     "no name": (["start", ""], "NAME is empty"),
     "a second name that is wrong": (["start", "still", "nobody"], "there is no VM 'nobody'"),
     "a restart of a stopped one": (["restart", "still"], "still is not running; start it with: outfit vm start still"),
-    "an instance alone": (["stop", "alone"], "alone is an instance without a machine behind it"),
+    "an instance alone": (["stop", "alone"], "alone is a VMI without a VM"),
 }
 
 
@@ -273,7 +273,7 @@ def test_the_list_says_why(up: Up, say: Say) -> None:
     assert "broken" not in say("vm", "devices", "broken", "nobody", code=1).out, "nothing is shown before all are found"
     broken["spec"]["runStrategy"] = "Always"
     ends("crashing")
-    until(lambda: re.fullmatch(r"CrashLoopBackOff: it failed, and starts again at \d{4}-.*Z", why("crashing")), "what comes")
+    until(lambda: re.fullmatch(r"CrashLoopBackOff: it failed; next start at \d{4}-.*Z", why("crashing")), "what comes")
     say("vm", "stop", "crashing")
     until(lambda: why("crashing") == "Stopped: ", "it is over")
     for name in ("broken", "crashing"):
@@ -312,7 +312,7 @@ def test_what_virtctl_can_say_can_be_said_here(up: Up, say: Say) -> None:
     until(lambda: say("vm", "stop", "quick").out == "quick is already stopped\n", "it is off; somebody keeps its object")
     hold(up, "quick")
     say("vm", "stop", "quick", "--wait")
-    assert "nothing to --wait for" in say("vm", "stop", "quick", "--wait", "--dry-run", code=2).err
+    assert "--wait cannot be combined with --dry-run" in say("vm", "stop", "quick", "--wait", "--dry-run", code=2).err
     assert "-1 is not in the range" in say("vm", "stop", "quick", "--grace-period", "-1", code=2).err
     say("delete", "vm", "quick")
 
@@ -399,9 +399,9 @@ def test_one_that_has_ended_is_not_shown_with_devices(own: bool, phase: str, up:
 
 
 TIMES: dict[str, tuple[list[str], str]] = {
-    "no time": (["--wait", "--timeout", "soon"], "'soon' is not a duration: write seconds, or as in 90s, 5m, 1h30m"),
+    "no time": (["--wait", "--timeout", "soon"], "'soon' is not a duration: write a number of seconds, or for example 90s, 5m, 1h30m"),
     "a time before now": (["--wait", "--timeout", "-5"], "'-5' is not a duration"),
-    "nothing to wait for": (["--timeout", "5"], "--timeout says how long to --wait"),
+    "nothing to wait for": (["--timeout", "5"], "--timeout limits --wait"),
 }
 
 

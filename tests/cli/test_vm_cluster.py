@@ -69,7 +69,7 @@ def test_what_is_asked_is_written_by_the_same_rules(told: Told) -> None:
     assert "Start already underway" in told.say("start", "still", code=1).err
     told.say("stop", "still")
     assert not told.get("vm", "still")["status"].get("stateChangeRequests"), "it is taken back"
-    assert "cannot start a halted machine paused in one step" in told.say("start", "halted", "--paused", code=1).err
+    assert "cannot start a halted VM paused in one step" in told.say("start", "halted", "--paused", code=1).err
     told.say("start", "halted")
     assert told.get("vm", "halted")["spec"]["runStrategy"] == "Always"
 

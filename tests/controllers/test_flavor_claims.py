@@ -247,7 +247,7 @@ async def test_a_machine_says_its_flavor_once_and_for_all() -> None:
         blue = await here.running("blue")
         with pytest.raises(Invalid, match=r"spec\.flavor: Invalid value: field is immutable"):
             await here.store.replace(kinds.VMI, {**blue, "spec": {**blue["spec"], "flavor": {"name": "small"}}})
-        with pytest.raises(Invalid, match="so is called the claim of the flavor"):
+        with pytest.raises(Invalid, match="reserved for the claim of the flavor"):
             await machine(here, "green", "large", resourceClaims=[{"name": "flavor", "resourceClaimName": "x"}])
 
 

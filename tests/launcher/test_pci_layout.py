@@ -225,10 +225,10 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "disks on sata": (disks(sata=31), "spec.domain.devices.disks: a VM has at most 30 disks on sata, including the "
                                       "config drive: use virtio or scsi for the others"),
     "no address": (with_nic("eth0"), "interfaces[0]: eth0 is not a valid address of a guest device"),
-    "another domain": (with_nic("0001:0a:00.0"), "is no address that a guest"),
-    "a slot beyond": (with_nic("0000:0a:20.0"), "is no address that a guest"),
+    "another domain": (with_nic("0001:0a:00.0"), "is not a valid address of a guest"),
+    "a slot beyond": (with_nic("0000:0a:20.0"), "is not a valid address of a guest"),
     "a bus beyond": (with_nic("0000:f0:00.0"), "a guest has the buses 00 to a0"),
-    "the chipset": (with_nic("0000:00:1f.0"), "taken by the machine's chipset"),
+    "the chipset": (with_nic("0000:00:1f.0"), "used by the chipset"),
     "the ports": (with_nic("0000:00:02.0"), "needed for ports of this VM"),
     "the random number generator": (with_nic("0000:00:1e.0", devices={"rng": {}}), "taken by the random number generator"),
     "an expander": (Situation({**with_nic("0000:00:16.0").instance, "spec": {
