@@ -82,7 +82,7 @@ def test_the_domain_that_a_migration_arrives_in(folder: Path) -> None:
 def test_what_is_left_out_is_told(folder: Path) -> None:
     done = typed("domxml", "-f", str(folder / "image.yaml"), "--devices", str(folder / "files"), "--env", str(folder / "env"))
     assert done.code == 0
-    assert "left out: spec.volumes[0]: containerDisk cannot be attached" in done.err
+    assert "skipped: spec.volumes[0]: containerDisk cannot be attached" in done.err
 
 
 # what is typed behind -f vmi.yaml, and words of the answer; {tmp} is the folder

@@ -480,7 +480,7 @@ HOLDS: dict[str, tuple[kinds.Kind, Object, str]] = {
     "its guest": (kinds.VMI, {"metadata": {"finalizers": ["x"]}, "spec": {"terminationGracePeriodSeconds": 7},
                                    "status": {"phase": "Running"}}, "its guest has 7s to shut down"),
     "its time": (kinds.POD, {"metadata": {"deletionGracePeriodSeconds": 30}}, "its grace period is 30s"),
-    "nothing that it says": (kinds.POD, {"metadata": {}}, "it is still there"),
+    "nothing that it says": (kinds.POD, {"metadata": {}}, "it still exists"),
 }
 
 

@@ -59,7 +59,7 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
         "vm/blue stands still on node-0: VMI was paused by user", "  -> outfit vm unpause blue"]
     assert "VMI is already paused" in say("vm", "pause", "blue", code=1).err
     assert "VMI is paused" in say("vm", "soft-reboot", "blue", code=1).err
-    assert say("vm", "unpause", "blue", "--wait").out == "blue goes on\n"
+    assert say("vm", "unpause", "blue", "--wait").out == "blue resumes\n"
     assert "VMI is not paused" in say("vm", "unpause", "blue", code=1).err
     assert say("vm", "reset", "blue", "--wait").out == "blue is reset\n"
     assert say("vm", "soft-reboot", "blue", "--wait").out == "blue is asked to reboot\n"
@@ -291,7 +291,7 @@ def test_what_virtctl_can_say_can_be_said_here(up: Up, say: Say) -> None:
     assert say("vm", "start", "quick").out == "quick is already running\n"
     assert "VM is already running" in say("vm", "start", "quick", "--paused", code=1).err
     assert "VMI is already paused" in say("vm", "pause", "quick", "--dry-run", code=1).err
-    assert say("vm", "unpause", "quick", "--dry-run").out == "quick goes on (dry run: nothing was changed)\n"
+    assert say("vm", "unpause", "quick", "--dry-run").out == "quick resumes (dry run: nothing was changed)\n"
     assert "stateChangeRequests" not in json.loads(say("get", "vmi", "quick", "-o", "json").out)["status"]
     say("vm", "unpause", "quick", "--wait")
 

@@ -409,7 +409,7 @@ def test_a_network_card_that_is_left_out_is_named(say: Say) -> None:
     until(lambda: "runs on" in say("why", "vmi/without"), "it runs")
     lines = say("why", "vmi/without").splitlines()
     assert lines[0].endswith(", without network card lan")
-    assert lines[1] == "  lan: left out, the binding passt is not supported: use bridge, masquerade, slirp or sriov"
+    assert lines[1] == "  lan: skipped, the binding passt is not supported: use bridge, masquerade, slirp or sriov"
     say("delete", "vmi", "without")
 
 

@@ -80,7 +80,7 @@ def test_what_cards_are_plugged_into(up: Up) -> None:
     until(lambda: up.phase("ivory") == "Running", "ivory runs")
     until(lambda: "pci-0000-3b-00-0-vf1" in up.ok("vm", "devices", "ivory"), "its device is told")
     _, card = (re.split(r"  +", line) for line in up.ok("vm", "devices", "ivory").splitlines())
-    assert card[:4] == ["fast", "network card", "pci-0000-3b-00-0-vf1", "0000:3b:01.1"]
+    assert card[:4] == ["fast", "interface", "pci-0000-3b-00-0-vf1", "0000:3b:01.1"]
     assert card[5].endswith("for fast"), "and the claim by which it has it"
     assert re.search(r"^ivory +Running +rack +1/1$", up.ok("vm", "list"), re.M)
 
@@ -134,7 +134,7 @@ def test_a_card_that_was_left_out_is_something_wrong(tmp_path: Path) -> None:
     with Up(tmp_path / "data") as up:
         up.ok("apply", "-f", "-", stdin=f"{odd}---{asks}")
         until(lambda: up.phase("lost") == "Running", "a simulated machine does without it")
-        assert up.ok("why", "vmi/lost").startswith("vmi/lost runs on node-0, without network card a\n  a: left out, ")
+        assert up.ok("why", "vmi/lost").startswith("vmi/lost runs on node-0, without network card a\n  a: skipped, ")
 
 
 def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:

@@ -17,7 +17,7 @@ from outfitter.errors import BadRequest, CommandFailed, Forbidden, NotFound
 
 WIDTH = 90  # characters of a reason in a row; `outfit why` shows all of it
 OURS = "default-scheduler"  # other schedulers report nothing about a VMI that waits
-INTERFACE = "network interface"  # column AS of an interface
+INTERFACE = "interface"  # column AS of an interface
 OVER = ("released", "unplugged")  # column NOW after the VMI ended: of a device, and of an interface without one
 
 
