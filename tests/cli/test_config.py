@@ -62,7 +62,7 @@ def test_each_entry_and_each_device_is_explained() -> None:
     text = shown(SPEC, "--simulate", HOSTS, "--host", "net-a")
     assert text.startswith("file.yaml is valid\n\nhost net-a\n  has 15 devices\n")
     assert table(text, "device_spec[0]") == [
-        "takes 8 devices",
+        "matches 8 devices",
         "0000:3b:01.0 to 0000:3b:01.7 8 VFs of 0000:3b:00.0 8086:1889 CUSTOM_NIC CUSTOM_FAST, HW_PCI_LIVE_MIGRATABLE"]
     assert table(text, "device_spec[1]") == [
         "matches nothing: its devices are matched earlier, by device_spec[0]: 0000:3b:01.0, 0000:3b:01.1, 0000:3b:01.2, "

@@ -204,7 +204,7 @@ def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
 @_connection_options
 @click.pass_context
 def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> None:
-    """Show where VMs would be placed and which devices they would get."""
+    """Show where VMs would go and which devices they would get."""
     _run_command(context, "plan.plan", files, **options)
 
 
