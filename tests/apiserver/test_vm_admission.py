@@ -148,7 +148,7 @@ WARNED = {
             "running": False, "resourceClaimTemplates": [{"name": "disk", "resourceClaimTemplateName": "t"}],
             "template": {"spec": {"domain": {"devices": {"gpus": [gpu(claim="disk")]}}}}}},
         ['spec.resourceClaimTemplates[0].resourceClaimTemplateName: there is no ResourceClaimTemplate "t" in namespace '
-         '"default" yet; the machine waits for it']),
+         '"default" yet; the VM waits for it']),
     "a machine's own claim of a template": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "resourceClaimTemplates": [{"name": "disk", "resourceClaimTemplateName": "t"}],

@@ -60,7 +60,11 @@ TYPED: dict[str, tuple[list[str], int, list[str]]] = {
     "describe of an unknown kind": (["describe", "gpu", "x"], 1, ["there is no kind 'gpu'"]),
     "delete of nothing": (["delete"], 2, ["KIND NAME, KIND/NAME or -f FILE"]),
     "delete without a name": (["delete", "resourceclaim"], 2, ["outfit delete resourceclaim NAME"]),
-    "delete that does not wait for long": (["delete", "vmi", "a", "--no-wait", "--timeout", "5"], 2, ["cannot be combined with --no-wait"]),
+    "delete that does not wait for long": (
+        ["delete", "vmi", "a", "--no-wait", "--timeout", "5"],
+        2,
+        ["cannot be combined with --no-wait"],
+    ),
     "delete of both": (["delete", "vmi", "blue", "-f", "x"], 2, ["KIND NAME, KIND/NAME or -f FILE"]),
     "delete of a file that is not there": (["delete", "-f", "{tmp}/none"], 1, ["{tmp}/none cannot be read"]),
     "apply of nothing": (["apply"], 2, ["Missing option '-f'"]),

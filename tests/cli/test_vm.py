@@ -399,7 +399,10 @@ def test_one_that_has_ended_is_not_shown_with_devices(own: bool, phase: str, up:
 
 
 TIMES: dict[str, tuple[list[str], str]] = {
-    "no time": (["--wait", "--timeout", "soon"], "'soon' is not a duration: write a number of seconds, or for example 90s, 5m, 1h30m"),
+    "no time": (
+        ["--wait", "--timeout", "soon"],
+        "'soon' is not a duration: write a number of seconds, or for example 90s, 5m, 1h30m",
+    ),
     "a time before now": (["--wait", "--timeout", "-5"], "'-5' is not a duration"),
     "nothing to wait for": (["--timeout", "5"], "--timeout limits --wait"),
 }

@@ -50,7 +50,7 @@ def test_a_device_goes_or_stays_when_its_vm_stops(up: Up) -> None:
     up.ok("vm", "stop", "jade")
     until(lambda: status(up, "onyx") == "Running", "onyx has got the device")
     assert f"the devices of {first} stay with the VM unless it is stopped\n" in up.ok("get", "events")
-    assert "jade does not run, so it has no devices" in typed("vm", "devices", "jade", kubeconfig=up.kubeconfig).err
+    assert "jade is not running, so it has no devices" in typed("vm", "devices", "jade", kubeconfig=up.kubeconfig).err
     kept = claim(up, "onyx")
     up.ok("vm", "stop", "onyx")
     until(lambda: status(up, "onyx") == "Stopped" and "kept for vmi/onyx" in up.ok("devices"), "its device is kept")

@@ -106,7 +106,7 @@ def _mdev_lines(host: str, index: int, entry: Mediated, found: Scan) -> Iterator
     if not parents:
         yield "creates nothing: no device of this host supports mediated devices"
     elif entry.parent is not None and entry.parent not in parents:
-        yield f"warning: mdev[{index}].parent: {entry.parent} supports no mediated devices; those that do are {', '.join(parents)}"
+        yield f"warning: mdev[{index}].parent: {entry.parent} supports no mediated devices; use one of {', '.join(parents)}"
     else:
         known = sorted({type_.id for parent, types in parents.items() if entry.parent in (None, parent) for type_ in types})
         lacks = f"{entry.parent} does not have" if entry.parent else "no device of this host has"

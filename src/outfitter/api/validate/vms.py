@@ -42,8 +42,8 @@ def vm(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
 
 
 def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
-    """resourceClaimTemplates: claims that belong to the VM. One with resourceClaimTemplateName may also be in the template's resourceClaims,
-    with the same name, as KubeVirt requires it."""
+    """resourceClaimTemplates: claims that belong to the VM. One with resourceClaimTemplateName may also be in the template's
+    resourceClaims, with the same name, as KubeVirt requires it."""
     template = (spec.get("template") or {}).get("spec") or {}
     listed = {entry.get("name"): entry for entry in template.get("resourceClaims") or ()}
     seen: set[str] = set()
@@ -65,8 +65,12 @@ def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
                                 "is also listed in spec.template.spec.resourceClaims, and must name the same "
                                 "resourceClaimTemplateName there")
             elif name in listed:
-                yield Cause(f"{here}.name", f'Duplicate value: "{name}" is also listed in spec.template.spec.resourceClaims: a '
-                                            "claim either belongs to the VM or is created for each start", "FieldValueDuplicate")
+                yield Cause(
+                    f"{here}.name",
+                    f'Duplicate value: "{name}" is also listed in spec.template.spec.resourceClaims: a '
+                    "claim either belongs to the VM or is created for each start",
+                    "FieldValueDuplicate",
+                )
             seen.add(name)
         given = [shape for shape in SHAPES if entry.get(shape) is not None]
         if len(given) != 1:
