@@ -16,7 +16,7 @@ from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.cli import history, main, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import listing, text, tree, view
-from outfitter.cli.device.view import STATES, DeviceView, DeviceViews, device_views
+from outfitter.cli.device.view import STATES, DeviceList, ListedDevice, device_list
 from outfitter.errors import BadRequest, NotFound
 from outfitter.ledger.history import HistoryEntry
 from outfitter.store.base import Listing
@@ -123,7 +123,7 @@ STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...
 @pytest.mark.parametrize("name", STATED)
 def test_the_state_of_a_device(name: str) -> None:
     slices, pages, inventories, states, says = STATED[name]
-    [device] = device_views(slices, pages, inventories).devices
+    [device] = device_list(slices, pages, inventories).devices
     assert (device.states, text.state_text(device, NOW)) == (states, says)
     assert device.short == "node-0/card-vf0"
 
@@ -136,11 +136,11 @@ def takes(amount: int) -> Object:
     return {"consumesCounters": [{"counterSet": "card", "counters": {"functions": {"value": str(amount)}}}]}
 
 
-def card(*bookings: Booking) -> dict[str, DeviceView]:
+def card(*bookings: Booking) -> dict[str, ListedDevice]:
     """A physical function that is offered beside its two virtual ones."""
     pf: Object = {"name": "card", "attributes": {"kind": {"string": "PF"}}, **takes(2)}
     limit = {"name": "card", "counters": {"functions": {"value": "2"}}}
-    found = device_views([published(pf, vf(0, **takes(1)), vf(1, **takes(1)), sharedCounters=[limit])], [page(*bookings)], [])
+    found = device_list([published(pf, vf(0, **takes(1)), vf(1, **takes(1)), sharedCounters=[limit])], [page(*bookings)], [])
     return {device.id.device: device for device in found.devices}
 
 
@@ -156,14 +156,14 @@ def test_a_physical_function_is_not_free_while_a_virtual_one_is_held() -> None:
 
 def test_only_the_newest_whole_pool_counts() -> None:
     old, new = published(vf(0)), published(vf(1), pool={"generation": 2})
-    assert [device.id.device for device in device_views([old, new], [], []).devices] == ["card-vf1"]
-    half = device_views([published(vf(0), pool={"resourceSliceCount": 2})], [], [])
+    assert [device.id.device for device in device_list([old, new], [], []).devices] == ["card-vf1"]
+    half = device_list([published(vf(0), pool={"resourceSliceCount": 2})], [], [])
     assert (half.devices, half.unfinished) == (
         (), (f"pool node-0 of {DRIVER} is incomplete: its devices are not shown until all slices are published",))
 
 
 def test_devices_stand_in_the_order_of_nodes_and_addresses() -> None:
-    found = device_views([published(vf(1), vf(0), node="node-10"), published(vf(7), node="node-2")], [], [])
+    found = device_list([published(vf(1), vf(0), node="node-10"), published(vf(7), node="node-2")], [], [])
     assert [device.short for device in found.devices] == ["node-2/card-vf7", "node-10/card-vf0", "node-10/card-vf1"]
     assert found.nodes == ("node-2", "node-10")
 
@@ -173,10 +173,10 @@ def test_devices_of_others_and_of_no_node() -> None:
     shared: Object = {"metadata": {"name": "s"}, "spec": {
         "driver": "net.example.com", "allNodes": True, "devices": [{"name": "p"}],
         "pool": {"name": "fabric", "generation": 1, "resourceSliceCount": 1}}}
-    fabric, mine = device_views([published(gpu, driver="gpu.example.com"), shared], [], []).devices
+    fabric, mine = device_list([published(gpu, driver="gpu.example.com"), shared], [], []).devices
     assert (mine.product, mine.kind, mine.address) == ("A100", "gpu", "")
     assert (fabric.node, fabric.short) == ("", "fabric/p")
-    assert device_views([shared], [], []).find("fabric/p").id == fabric.id
+    assert device_list([shared], [], []).find("fabric/p").id == fabric.id
 
 
 class Elsewhere:
@@ -203,10 +203,10 @@ async def test_a_cluster_that_does_not_know_our_kinds() -> None:
 
 # -- who is meant
 
-def two() -> DeviceViews:
+def two() -> DeviceList:
     grouped = {"name": "gpu", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:65:00.0"},
                                              "members": {"string": "0000:65:00.0,0000:65:00.1"}}}
-    return device_views([published(vf(0), vf(1), grouped), published(vf(0), vf(2), node="node-1")], [], [])
+    return device_list([published(vf(0), vf(1), grouped), published(vf(0), vf(2), node="node-1")], [], [])
 
 
 FOUND = {
@@ -246,7 +246,7 @@ def test_a_device_is_not_found(name: str) -> None:
 
 
 def test_two_drivers_that_call_a_device_the_same() -> None:
-    both = device_views([published(vf(0)), published(vf(0), driver="other.example.com")], [], [])
+    both = device_list([published(vf(0)), published(vf(0), driver="other.example.com")], [], [])
     with pytest.raises(BadRequest, match=r"write one of: other.example.com/node-0/card-vf0, pci.outfitter.dev/node-0/card-vf0"):
         both.find("card-vf0")
     assert both.find("other.example.com/node-0/card-vf0").id.driver == "other.example.com"
@@ -255,7 +255,7 @@ def test_two_drivers_that_call_a_device_the_same() -> None:
 # -- how it is shown
 
 def test_counts_say_what_else_is_true() -> None:
-    found = device_views([published(*map(vf, range(5)))], [page(booking(), booking(name="card-vf1"), reserved=[
+    found = device_list([published(*map(vf, range(5)))], [page(booking(), booking(name="card-vf1"), reserved=[
         mark(), mark(name="card-vf2")])], [inventory(withheld=[{**WITHHELD, "name": "x"}])])
     assert text.counts(found.devices) == "5 devices: 2 free, 2 held (1 reserved), 1 reserved"
 
@@ -267,7 +267,7 @@ BRIDGES = [{"name": f"b{number}", "address": f"0000:00:0{number}.0", "kind": "PC
 
 
 def test_a_tree_folds_what_is_free_and_alike() -> None:
-    found = device_views([published(*map(vf, range(8)))], [page(booking(name="card-vf2"))],
+    found = device_list([published(*map(vf, range(8)))], [page(booking(name="card-vf2"))],
                        [inventory(withheld=[PF, *BRIDGES], warnings=["odd"])])
     assert list(tree.lines(found.devices, found.warnings, NOW, plain=True)) == [
         "node-0  8 devices: 7 free, 1 held; 3 not offered",
@@ -284,7 +284,7 @@ def test_a_tree_folds_what_is_free_and_alike() -> None:
 
 
 def test_a_tree_shows_each_that_somebody_has() -> None:
-    found = device_views(
+    found = device_list(
         [published(*map(vf, range(6)))], [page(*(booking(name=f"card-vf{number}") for number in range(6)))], []
     )
     assert [line for line in tree.lines(found.devices, {}, NOW, plain=True) if ".." in line] == []
@@ -301,7 +301,7 @@ def test_history_begins_with_what_stands() -> None:
 
 def test_a_tree_without_the_physical_function() -> None:
     """Only the held one was asked for."""
-    found = device_views([published(vf(0), vf(1))], [page(booking())], [inventory(withheld=[PF])])
+    found = device_list([published(vf(0), vf(1))], [page(booking())], [inventory(withheld=[PF])])
     held = [device for device in found.devices if "held" in device.states]
     assert list(tree.lines(held, {}, NOW, plain=True))[1:] == [
         "`- NUMA node 0", "   `- 0000:3b:00.0", f"      `- vf0  0000:3b:01.0  VF  8086:1889  {HELD}", ""]
@@ -348,8 +348,8 @@ def test_what_is_no_length_of_time(text: str) -> None:
 
 
 def test_every_key_for_programs_is_always_there() -> None:
-    [full] = device_views([published(vf(0))], [page(booking(), reserved=[mark()])], []).devices
-    [bare] = device_views([published({"name": "x"})], [], []).devices
+    [full] = device_list([published(vf(0))], [page(booking(), reserved=[mark()])], []).devices
+    [bare] = device_list([published({"name": "x"})], [], []).devices
     assert listing.as_json(full).keys() == listing.as_json(bare).keys()
     told = listing.as_json(full)
     assert told["holders"] == [{"kind": "ResourceClaim", "namespace": "default", "name": "mine", "uid": "u-1",

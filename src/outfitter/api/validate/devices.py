@@ -123,7 +123,7 @@ def _references(refs: list[DeviceRef], root: str, noun: str) -> Good:
     for ref in refs:
         here = _path(ref, root)
         if ref.at_odds:
-            yield Cause(here, f"{' and '.join(ref.at_odds)} have the same meaning and different values: keep one of them")
+            yield Cause(here, f"{' and '.join(ref.at_odds)} mean the same and have different values: keep one of them")
         if not ref.claim:
             yield Cause(f"{here}.{ref.claim_at}", f"{ref.claim_at} is required for DRA {noun}: claimName names an entry of "
                                                   f"{root}.resourceClaims", "FieldValueRequired")

@@ -14,7 +14,7 @@ from outfitter.cli import printers, time_format, tree_printer
 from outfitter.cli.client import Client
 from outfitter.cli.device import tree
 from outfitter.cli.device.text import NONE, counts, print_lines, since, state_text
-from outfitter.cli.device.view import DeviceView, DeviceViews, read
+from outfitter.cli.device.view import DeviceList, ListedDevice, read
 
 WIDEST = 44  # characters of a product name unless -o wide
 HEAD = ("NODE", "DEVICE", "ADDRESS", "KIND", "PRODUCT", "NUMA")
@@ -37,25 +37,25 @@ async def devices(client: Client, *, node: str | None, states: Sequence[str], ho
         print_lines([*table(chosen, now, wide=how == "wide"), "", *_foot(views, chosen, states, reasons_shown=everything)])
 
 
-def _chosen(device: DeviceView, states: Sequence[str], *, withheld: bool) -> bool:
+def _chosen(device: ListedDevice, states: Sequence[str], *, withheld: bool) -> bool:
     return any(state in device.states for state in states) if states else device.offered or withheld
 
 
 # -- a row
 
-def table(chosen: Sequence[DeviceView], now: datetime, *, wide: bool) -> list[str]:
+def table(chosen: Sequence[ListedDevice], now: datetime, *, wide: bool) -> list[str]:
     rows = [[*HEAD, *(WIDE if wide else ()), "STATE"]]
     rows += [[*_cells(device, wide), *(_more(device) if wide else ()), state_text(device, now)] for device in chosen]
     return printers.columns([[cell or NONE for cell in row] for row in rows])
 
 
-def _cells(device: DeviceView, wide: bool) -> list[str]:
+def _cells(device: ListedDevice, wide: bool) -> list[str]:
     product = device.product
     return [device.node or f"({device.id.pool})", device.id.device, device.address or device.uuid, device.kind,
             product if wide or len(product) <= WIDEST else f"{product[:WIDEST - 3]}...", _text(device.numa)]
 
 
-def _more(device: DeviceView) -> list[str]:
+def _more(device: ListedDevice) -> list[str]:
     return [device.text("driver"), _text(device.number("iommuGroup")), " ".join(device.words("members")),
             device.text("resource.kubernetes.io/pcieRoot", "pcieRoot"), device.text("parent"), device.text("resourceClass"),
             ",".join(device.words("traits")), device.text("physicalNetwork"), device.text("serial"), since(device),
@@ -68,7 +68,7 @@ def _text(number: int | None) -> str:
 
 # -- the summary below
 
-def _foot(views: DeviceViews, chosen: Sequence[DeviceView], states: Sequence[str], *, reasons_shown: bool) -> Iterator[str]:
+def _foot(views: DeviceList, chosen: Sequence[ListedDevice], states: Sequence[str], *, reasons_shown: bool) -> Iterator[str]:
     hidden = sum(not device.offered for device in views.devices)
     if states:
         yield f"{len(chosen)} of {len(views.devices)} devices"
@@ -79,7 +79,7 @@ def _foot(views: DeviceViews, chosen: Sequence[DeviceView], states: Sequence[str
     yield from views.unfinished
 
 
-def _nothing(views: DeviceViews, node: str | None, states: Sequence[str]) -> str:
+def _nothing(views: DeviceList, node: str | None, states: Sequence[str]) -> str:
     where, hidden = f" of {node}" if node else "", sum(not device.offered for device in views.devices)
     if states and views.devices:
         return f"No device{where} is {' or '.join(states)} ({counts(views.devices)}, {hidden} not offered)."
@@ -90,7 +90,7 @@ def _nothing(views: DeviceViews, node: str | None, states: Sequence[str]) -> str
 
 # -- for programs
 
-def as_json(device: DeviceView) -> dict[str, Any]:
+def as_json(device: ListedDevice) -> dict[str, Any]:
     """docs/commands.md lists the keys; every key is always present, null when the value is not known."""
     text = device.text
     return {

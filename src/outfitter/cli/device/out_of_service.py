@@ -14,7 +14,7 @@ from outfitter.api.page import OutOfServiceRecord, OutOfServiceRecords
 from outfitter.cli import time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import text
-from outfitter.cli.device.view import DeviceView, find_devices
+from outfitter.cli.device.view import ListedDevice, find_devices
 from outfitter.errors import AlreadyHeld, CommandFailed, NotFound
 from outfitter.ledger import out_of_service
 from outfitter.store.clock import rfc3339
@@ -40,7 +40,7 @@ async def _take_out_of_service(client: Client, record_type: OutOfServiceRecords,
         text.print_lines([_outcome(device, record_type, before, now)])
 
 
-def _outcome(device: DeviceView, record_type: OutOfServiceRecords, before: OutOfServiceRecord | None, now: datetime) -> str:
+def _outcome(device: ListedDevice, record_type: OutOfServiceRecords, before: OutOfServiceRecord | None, now: datetime) -> str:
     if before is not None and before.origin != out_of_service.PLACEMENT:
         return f"{device.short} was {_recorded_since(record_type, before, now)} already; the reason is changed"
     if device.bookings:
@@ -62,7 +62,7 @@ async def unreserve(client: Client, words: Sequence[str]) -> None:
                        else f"{device.short} is not reserved"])
 
 
-async def _provider(client: Client, device: DeviceView) -> str:
+async def _provider(client: Client, device: ListedDevice) -> str:
     """The provider that counts a device; "" if there is none."""
     try:
         tree = providers.read(await client.store.get(kinds.PROVIDER_TREE, device.host))
@@ -89,13 +89,13 @@ async def clear(client: Client, words: Sequence[str]) -> None:
                        else f"{device.short} needs no cleaning"])
 
 
-def _still_out_of_service(device: DeviceView, removed: OutOfServiceRecords) -> str:
+def _still_out_of_service(device: ListedDevice, removed: OutOfServiceRecords) -> str:
     """The other records that keep a device out of service."""
     remaining = [record_type for record_type, _ in device.records if record_type != removed]
     return f"; it is still {' and '.join(remaining)}" if remaining else ""
 
 
-def _record(device: DeviceView, record_type: OutOfServiceRecords) -> OutOfServiceRecord | None:
+def _record(device: ListedDevice, record_type: OutOfServiceRecords) -> OutOfServiceRecord | None:
     return next((record for device_record_type, record in device.records if device_record_type == record_type), None)
 
 
@@ -104,7 +104,7 @@ def _recorded_since(record_type: OutOfServiceRecords, record: OutOfServiceRecord
     return f"{record_type}{by} since {time_format.local_time(record.since, now)}{why}"
 
 
-async def _devices_to_change(client: Client, words: Sequence[str], done: str) -> list[DeviceView]:
+async def _devices_to_change(client: Client, words: Sequence[str], done: str) -> list[ListedDevice]:
     """The named devices without duplicates, all checked before anything is changed."""
     named = {device.id: device for device in await find_devices(client, words)}
     for device in named.values():

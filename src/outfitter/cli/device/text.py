@@ -11,7 +11,7 @@ import click
 
 from outfitter.api.page import DOMAIN, Booking, OutOfServiceRecord
 from outfitter.cli import time_format
-from outfitter.cli.device.view import STATES, DeviceView
+from outfitter.cli.device.view import STATES, ListedDevice
 
 NONE = "-"  # in a table for an unknown value
 COUNTED = ("free", *(state for state in STATES if state not in ("free", "withheld")))  # the order of the summary
@@ -23,7 +23,7 @@ def print_lines(lines: Iterable[str]) -> None:
         letter if letter.isprintable() else "?" for letter in line) for line in lines))
 
 
-def state_text(device: DeviceView, now: datetime) -> str:
+def state_text(device: ListedDevice, now: datetime) -> str:
     """A device's state: holder, since when, reason, and the command that helps."""
     parts = ["; ".join(holder_text(booking, now) for booking in device.bookings)] if device.bookings else []
     if device.leftover:
@@ -54,7 +54,7 @@ def holder_text(booking: Booking, now: datetime) -> str:
     return f"{share}{verb} {holder} {when}"
 
 
-def _record_text(device: DeviceView, record_type: str, record: OutOfServiceRecord, now: datetime) -> str:
+def _record_text(device: ListedDevice, record_type: str, record: OutOfServiceRecord, now: datetime) -> str:
     by, why = f" by {record.by}" if record.by else "", f": {record.reason}" if record.reason else ""
     if record_type != "unclean":
         return f"{record_type}{by} since {time_format.local_time(record.since, now)}{why}"
@@ -68,14 +68,14 @@ def _taint(taint: Any) -> str:
     return f"{taint['key']}{value}:{taint.get('effect', '')}"
 
 
-def since(device: DeviceView) -> str:
+def since(device: ListedDevice) -> str:
     """Since when it is in its state; "" if it is free or the time is not known."""
     if device.bookings:
         return min(booking.since for booking in device.bookings)
     return next((record.since for record_type, record in device.records if record_type == device.state), "")
 
 
-def counts(devices: Sequence[DeviceView]) -> str:
+def counts(devices: Sequence[ListedDevice]) -> str:
     """ "16 devices: 12 free, 3 held (1 unlisted), 1 reserved"."""
     offered = [device for device in devices if device.offered]
     by_state = Counter(device.state for device in offered)

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from outfitter.cli import tree_printer
 from outfitter.cli.device import text
-from outfitter.cli.device.view import DeviceView
+from outfitter.cli.device.view import ListedDevice
 from outfitter.cli.tree_printer import Branch
 
 MANY = 4  # this many alike devices in a row are one line, if they are free or not offered
@@ -20,18 +20,18 @@ _INDEX = re.compile(r"-vf([0-9]+)$")
 
 
 def lines(
-    chosen: Sequence[DeviceView], warnings: Mapping[str, Sequence[str]], now: datetime, *, plain: bool
+    chosen: Sequence[ListedDevice], warnings: Mapping[str, Sequence[str]], now: datetime, *, plain: bool
 ) -> Iterator[str]:
     for branch in hosts(chosen, warnings, now):
         yield from tree_printer.for_terminal(tree_printer.tree_lines(branch), plain=plain)
         yield ""
 
 
-def hosts(chosen: Sequence[DeviceView], warnings: Mapping[str, Sequence[str]], now: datetime) -> Iterator[Branch]:
+def hosts(chosen: Sequence[ListedDevice], warnings: Mapping[str, Sequence[str]], now: datetime) -> Iterator[Branch]:
     for host, run in groupby(chosen, key=lambda device: device.node or (f"pool {device.id.pool}" if device.page else "")):
         here = list(run)
         at = {device.address: device.numa for device in here if device.address}
-        by_numa: dict[int | None, list[DeviceView]] = defaultdict(list)
+        by_numa: dict[int | None, list[ListedDevice]] = defaultdict(list)
         for device in here:
             by_numa[at.get(device.text("parent"), device.numa)].append(
                 device
@@ -44,10 +44,10 @@ def hosts(chosen: Sequence[DeviceView], warnings: Mapping[str, Sequence[str]], n
         yield Branch(f"{host or 'on no node'}  {title}", below)
 
 
-def _functions(here: Sequence[DeviceView], now: datetime) -> Iterator[Branch]:
+def _functions(here: Sequence[ListedDevice], now: datetime) -> Iterator[Branch]:
     """Functions without a parent, with their VFs and mediated devices below them."""
     known = {device.address for device in here if device.address}
-    children: dict[str, list[DeviceView]] = defaultdict(list)
+    children: dict[str, list[ListedDevice]] = defaultdict(list)
     for device in here:
         if parent := device.text("parent"):
             children[parent].append(device)
@@ -63,11 +63,11 @@ def _functions(here: Sequence[DeviceView], now: datetime) -> Iterator[Branch]:
         yield Branch(f"{len(bridges)} bridge{'s' if len(bridges) > 1 else ''}, never offered")
 
 
-def _is_bridge(device: DeviceView) -> bool:
+def _is_bridge(device: ListedDevice) -> bool:
     return not device.offered and device.text("class").startswith(BRIDGE)
 
 
-def _folded(below: Sequence[DeviceView], now: datetime) -> Iterator[Branch]:
+def _folded(below: Sequence[ListedDevice], now: datetime) -> Iterator[Branch]:
     """Consecutive alike devices as one line, if they are many and all free or all withheld."""
     for _, run in groupby(below, key=lambda device: (_state(device, now), device.kind, device.product, bool(_index(device)))):
         alike = list(run)
@@ -77,18 +77,18 @@ def _folded(below: Sequence[DeviceView], now: datetime) -> Iterator[Branch]:
             yield from (Branch(_line([device], now)) for device in alike)
 
 
-def _index(device: DeviceView) -> str:
+def _index(device: ListedDevice) -> str:
     match = _INDEX.search(device.id.device)
     return f"vf{match[1]}" if match else ""
 
 
-def _state(device: DeviceView, now: datetime) -> str:
+def _state(device: ListedDevice, now: datetime) -> str:
     """The state without the device's address, so that equal reasons are equal text."""
     state = text.state_text(device, now)
     return state.replace(device.address, "it") if device.address and not device.offered else state
 
 
-def _line(alike: Sequence[DeviceView], now: datetime) -> str:
+def _line(alike: Sequence[ListedDevice], now: datetime) -> str:
     first, last = alike[0], alike[-1]
     where = [device.address or device.uuid for device in (first, last)]
     if len(alike) > 1:

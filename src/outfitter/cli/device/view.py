@@ -1,4 +1,4 @@
-"""DeviceViews: ResourceSlices (what is published), LedgerPages (bookings, reservations, quarantine) and HostInventories (what
+"""ListedDevice: ResourceSlices (what is published), LedgerPages (bookings, reservations, quarantine) and HostInventories (what
 is withheld and why), joined per device. `read` lists each kind once; the rest is pure. Used by `outfit devices`, `device` and
 `history`."""
 
@@ -33,7 +33,7 @@ Counters = Mapping[tuple[str, str], str]  # (counter set, counter) -> quantity
 
 
 @dataclass(slots=True)
-class DeviceView:
+class ListedDevice:
     """One device with its attributes, bookings, records and taints."""
 
     node: str  # "" for a device that is not tied to a host
@@ -46,7 +46,7 @@ class DeviceView:
     records: list[tuple[str, OutOfServiceRecord]] = field(default_factory=list)
     leftover: str = ""  # "unlisted", "vanished"
     reason: str = ""  # why it is not offered
-    blocked_by: Sequence[DeviceView] = ()  # held devices that use up the counters that this one needs
+    blocked_by: Sequence[ListedDevice] = ()  # held devices that use up the counters that this one needs
     page: str = ""  # the LedgerPage that it is recorded on; "" for its host's page
 
     @property
@@ -129,15 +129,15 @@ class DeviceView:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceViews:
+class DeviceList:
     """All devices of all hosts, or of one, sorted by node and address."""
 
-    devices: tuple[DeviceView, ...]
+    devices: tuple[ListedDevice, ...]
     nodes: tuple[str, ...]  # known hosts, with or without devices
     unfinished: tuple[str, ...]  # sentences about pools whose slices are incomplete
     warnings: Mapping[str, Sequence[str]]  # host -> its warnings
 
-    def find(self, word: str) -> DeviceView:
+    def find(self, word: str) -> ListedDevice:
         """The device of a typed NODE/DEVICE, or DEVICE if that is unambiguous. DEVICE is a name, an address, a UUID, or the
         address of a function that is assigned together with it. BadRequest: ambiguous. NotFound: there is none."""
         *place, name = word.split("/")
@@ -157,7 +157,7 @@ class DeviceViews:
                                  + abbreviated([str(device.id) if same else device.short for device in matches]))
         raise NotFound(self._not_found(word, place[-1] if place else "", asked, here))
 
-    def _not_found(self, word: str, node: str, name: str, here: Sequence[DeviceView]) -> str:
+    def _not_found(self, word: str, node: str, name: str, here: Sequence[ListedDevice]) -> str:
         if node and not here:
             return self.no_node(node)
         names = {called: device.short for device in here for called in (device.id.device, device.address) if called}
@@ -174,13 +174,13 @@ def abbreviated(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-async def read(client: Client, node: str = "") -> DeviceViews:
+async def read(client: Client, node: str = "") -> DeviceList:
     """Ask for all devices, or for those of one node. NotFound names the nodes that there are."""
     name = f"metadata.name={node}" if node else ""
     slices, pages, inventories = await asyncio.gather(
         listed(client, kinds.RESOURCE_SLICE, f"spec.nodeName={node}" if node else ""),
         listed(client, kinds.LEDGER_PAGE, name), listed(client, kinds.HOST_INVENTORY, name))
-    found = device_views(slices, pages, inventories)
+    found = device_list(slices, pages, inventories)
     if node and not found.nodes:
         try:
             await client.store.get(kinds.NODE, node)  # NotFound is handled below; a node without devices is fine
@@ -189,7 +189,7 @@ async def read(client: Client, node: str = "") -> DeviceViews:
     return found
 
 
-async def find_devices(client: Client, words: Sequence[str]) -> list[DeviceView]:
+async def find_devices(client: Client, words: Sequence[str]) -> list[ListedDevice]:
     """The devices that the user named. If all are of one node, only that node is read at first."""
     places = {word.rpartition("/")[0] for word in words}
     alone = next(iter(places)).rpartition("/")[2] if len(places) == 1 else ""
@@ -211,7 +211,7 @@ async def listed(client: Client, kind: Kind, fields: str = "") -> list[Object]:
         return []
 
 
-def device_views(slices: Sequence[Object], pages: Sequence[Object], inventories: Sequence[Object]) -> DeviceViews:
+def device_list(slices: Sequence[Object], pages: Sequence[Object], inventories: Sequence[Object]) -> DeviceList:
     whole = newest_pools(slices)
     known = {device.id: device for device in _published(whole)}
     for obj in inventories:
@@ -227,7 +227,7 @@ def device_views(slices: Sequence[Object], pages: Sequence[Object], inventories:
     nodes = {device.node for device in known.values() if device.node}
     nodes |= {obj["metadata"]["name"] for obj in (*pages, *inventories) if not is_pool_page(obj["metadata"]["name"])}
     key = functools.cache(natural)
-    return DeviceViews(
+    return DeviceList(
         tuple(
             sorted(known.values(), key=lambda view: (key(view.node), pci.order(view.address), natural(view.id.device), view.id))
         ),
@@ -237,7 +237,7 @@ def device_views(slices: Sequence[Object], pages: Sequence[Object], inventories:
     )
 
 
-def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> Iterator[DeviceView]:
+def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> Iterator[ListedDevice]:
     for (driver, pool), slices in pools.items():
         tied = {part["spec"].get("nodeName") or "" for part in slices}
         page = pool_page(driver, pool) if len(tied) > 1 or "" in tied else ""
@@ -246,7 +246,7 @@ def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> 
             for device in part["spec"].get("devices") or ():
                 taints = device.get("taints") or ()
                 leftover = next((what for what in LEFTOVER for taint in taints if taint["key"] == OURS + what), "")
-                yield DeviceView(
+                yield ListedDevice(
                     device.get("nodeName") or node, DeviceId(driver, pool, device["name"]),
                     {key.removeprefix(f"{driver}/"): value for key, raw in (device.get("attributes") or {}).items()
                      for value in raw.values()},
@@ -255,7 +255,7 @@ def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> 
                     tuple(taint for taint in taints if not taint["key"].startswith(OURS)), leftover=leftover, page=page)
 
 
-def _take_inventory(known: dict[DeviceId, DeviceView], host: str, spec: Mapping[str, Any]) -> None:
+def _take_inventory(known: dict[DeviceId, ListedDevice], host: str, spec: Mapping[str, Any]) -> None:
     for raw in spec.get("withheld") or ():
         device = DeviceId(DRIVER, host, raw["name"])
         if device in known:  # held, so it is still published
@@ -266,28 +266,28 @@ def _take_inventory(known: dict[DeviceId, DeviceView], host: str, spec: Mapping[
             attributes |= {"kind": "MDEV", "mdevUUID": raw["uuid"], "mdevType": raw.get("type")}
         if "address" in raw:
             attributes["pciBusID"] = raw["address"]
-        known[device] = DeviceView(host, device, attributes, published=False, reason=raw["reason"])
+        known[device] = ListedDevice(host, device, attributes, published=False, reason=raw["reason"])
     for raw in spec.get("left") or ():
         if (device := DeviceId(DRIVER, host, raw["device"])) in known:
             known[device].leftover = raw["what"]
 
 
-def _of_page(known: dict[DeviceId, DeviceView], host: str, device: DeviceId) -> DeviceView:
+def _of_page(known: dict[DeviceId, ListedDevice], host: str, device: DeviceId) -> ListedDevice:
     """The view of a device that a page names; of a device that is not published only the name is known."""
     if device not in known:
         shared = is_pool_page(host)
-        known[device] = DeviceView("" if shared else host, device, {}, published=False, page=host if shared else "")
+        known[device] = ListedDevice("" if shared else host, device, {}, published=False, page=host if shared else "")
     return known[device]
 
 
-def _see_counters(known: Mapping[DeviceId, DeviceView], pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> None:
+def _see_counters(known: Mapping[DeviceId, ListedDevice], pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> None:
     """Sets `blocked_by` from shared counters: a PF is not free while one of its VFs is held."""
     limits = {(driver, pool, counters["name"], name): _amount(amount["value"])
               for (driver, pool), slices in pools.items() for part in slices
               for counters in part["spec"].get("sharedCounters") or () for name, amount in counters["counters"].items()}
     if not limits:
         return
-    left, users = dict(limits), defaultdict[tuple[str, str, str, str], list[DeviceView]](list)
+    left, users = dict(limits), defaultdict[tuple[str, str, str, str], list[ListedDevice]](list)
     for device in (device for device in known.values() if device.bookings):
         for (where, name), amount in device.consumes.items():
             key = (device.id.driver, device.id.pool, where, name)
