@@ -73,8 +73,8 @@ def test_each_entry_and_each_device_is_explained() -> None:
     left = table(text, "not matched: 7 devices")
     assert left[0] == "0000:3b:00.0 PF 8086:1592 ice device_spec[0] requires product_id 1889"
     assert left[1] == "0000:5e:00.0 PCI 144d:a80a nvme no entry matches it"
-    assert left[2] == "0000:d8:00.0 PF 15b3:101d mlx5_core device_spec[2] wants product_id beef"
-    assert "Placement is told 1 provider (report_in_placement is on)" in text
+    assert left[2] == "0000:d8:00.0 PF 15b3:101d mlx5_core device_spec[2] requires product_id beef"
+    assert "1 provider reported to Placement (report_in_placement is on)" in text
 
 
 def test_what_a_group_makes_of_an_entry() -> None:
