@@ -44,7 +44,7 @@ def test_the_device_stays_with_the_machine(up: Up) -> None:
     up.ok("vm", "stop", "amber")
     until(lambda: status(up, "amber") == "Stopped" and not up.domains(), "amber is stopped")
     until(lambda: "kept for vmi/amber" in up.ok("devices"), "its device is kept")
-    until(lambda: "it is off on node-0" in up.ok("get", "events"), "that is told")
+    until(lambda: "stopped on node-0" in up.ok("get", "events"), "that is reported")
     assert f"stopped on node-0; the devices of {first} stay with the VM\n" in up.ok("get", "events")
     up.ok("apply", "-f", str(EXAMPLE / "3-violet.yaml"))
     until(lambda: "1 match, 0 free" in up.ok("why", "vm/violet"), "violet waits")

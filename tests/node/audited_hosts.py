@@ -1,4 +1,4 @@
-"""What the tests of the keeper share: hosts to keep, a store to keep them in, and stores that fail."""
+"""What the tests of the audit share: hosts to keep, a store to keep them in, and stores that fail."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def host(pci: str, spec: str = "", **more: Any) -> AgentHost:
 
 
 class Bench:
-    """One store, and the keepers of hosts on it, each as after a start of its own."""
+    """One store, and the audits of hosts on it, each as after a start of its own."""
 
     def __init__(self, product: app.Embedded, clock: ManualClock) -> None:
         self.product, self.store, self.clock = product, product.store, clock
 
-    def keeper(self, *hosts: AgentHost) -> HostAudit:
+    def audit(self, *hosts: AgentHost) -> HostAudit:
         return HostAudit(self.store, hosts, clock=self.clock, pages=self.product.context.informer(kinds.LEDGER_PAGE))
 
     async def start(self, *hosts: AgentHost) -> int:
-        return await self.keeper(*hosts).start()
+        return await self.audit(*hosts).start()
 
     async def devices(self, name: str = "a") -> dict[str, Object]:
         listing = await self.store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={name}")

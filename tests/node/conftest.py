@@ -1,4 +1,4 @@
-"""A store, with nobody at work on it."""
+"""A store without controllers."""
 
 from __future__ import annotations
 

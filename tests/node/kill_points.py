@@ -1,5 +1,5 @@
 """Parts of a product that can be killed at any point. A point is a write to the store, to a host's attributes or to a file, and
-every start, stop and pause of a machine: the process dies just before or just after it, and what would come later never
+every start, stop and pause of a VM: the process dies just before or just after it, and what would come later never
 happens. The promises are looked at after every write. `lives.py` makes a world of these parts."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STEPS = {
 
 
 class Dead(BaseException):
-    """The process is gone: nobody gets to handle it."""
+    """The process is gone: no handler runs."""
 
 
 def step() -> str:
@@ -111,7 +111,7 @@ class Deaths:
 
     @contextlib.contextmanager
     def as_user(self) -> Iterator[None]:
-        """Nothing in here waits, so nobody else writes meanwhile."""
+        """Nothing in here waits, so there is no other write meanwhile."""
         before, self.ours = self.ours, True
         try:
             yield
@@ -120,7 +120,7 @@ class Deaths:
 
 
 class MortalPath(type(Path())):  # type: ignore[misc]  # which class a path is depends on the system
-    """A path whose files are written by somebody who may die."""
+    """A path whose files are written by a process that may be killed."""
 
     deaths: Deaths
 
@@ -150,7 +150,7 @@ class MortalHome(replicas.Home):
         self.refusing: Counter[str] = Counter()  # host -> starts that its hypervisor still refuses
         self.in_use: defaultdict[str, float] = defaultdict(float)  # host -> until when, monotonic, its functions are in use
         self.refused: list[str] = []  # what either of these kept from happening
-        self.owned: dict[str, list[DeviceId]] = {}  # claim of a machine's own -> what it has, for as long as the machine is
+        self.owned: dict[str, list[DeviceId]] = {}  # claim of a VM's own -> what it has, for as long as the VM is
 
     async def write(
         self, work: Callable[[Transaction], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
@@ -164,7 +164,7 @@ class MortalHome(replicas.Home):
         self.note(self.moved())
 
     def moved(self) -> Iterator[str]:
-        """What a machine has by a claim of its own, running or stopped, stays its own."""
+        """What a VM has by a claim of its own, running or stopped, stays its own."""
         for claim in self.books.all(kinds.RESOURCE_CLAIM):
             owner, uid = vm_api.owner(claim, kinds.VM.kind), claim["metadata"]["uid"]
             vm = self.books.objects[kinds.VM].get(("here", owner["name"])) if owner is not None else None
@@ -176,7 +176,7 @@ class MortalHome(replicas.Home):
             self.owned[uid] = have
 
     def drivers(self) -> Iterator[str]:
-        """What a machine has is with the driver that hands it over, and what is not with its own is prepared."""
+        """What a VM has is with the driver that passes it through, and what is not with its own is prepared."""
         ready = {(booking.device.pool, booking.device.device) for booking in self.books.bookings if booking.state == "prepared"}
         used = {(host, address) for host, domains in self.books.domains.items() for one in domains for address in one.devices}
         roots = {host.name: host.env.root for host in self.hosts if host.env is not None}
@@ -189,8 +189,8 @@ class MortalHome(replicas.Home):
 
 
 class MortalMachines(Simulated):
-    """The hypervisor of one host. Whoever speaks to it may die before and after each word, and at each of its files. It notes
-    when a machine is ended that nobody asked to end."""
+    """The hypervisor of one host. Its client may be killed before and after each call, and at each of its files. It notes
+    when a VM is ended without a request to end it."""
 
     def __init__(self, folder: Path, home: MortalHome, ignoring_shutdown: set[str]) -> None:
         super().__init__(folder, monotonic=home.clock.monotonic)
@@ -202,7 +202,7 @@ class MortalMachines(Simulated):
         return self._domains
 
     def incarnation(self, uid: str) -> tuple[int, int]:
-        """What a machine does not keep when it is started anew, as a process does not keep its number."""
+        """What a VM does not keep when it is started anew, as a process does not keep its number."""
         found = os.stat(self._path(self._domains[uid]))
         return found.st_ino, found.st_mtime_ns
 
@@ -253,7 +253,7 @@ class MortalMachines(Simulated):
 
 
 def wanted(books: Books, uid: str) -> bool:
-    """Whether an instance runs, as people were told, and is to go on."""
+    """Whether an instance runs, as its status reports, and is to go on."""
     for obj in books.all(kinds.VMI):
         if obj["metadata"]["uid"] == uid and obj["status"].get("phase") == "Running":
             pods = [pod for pod in books.all(kinds.POD) if (vm_api.owner(pod, kinds.VMI.kind) or {}).get("uid") == uid
@@ -263,7 +263,7 @@ def wanted(books: Books, uid: str) -> bool:
 
 
 class WatchedRoot:
-    """A host's root. What a machine has is not to be written to."""
+    """A host's root. What a VM has is not to be written to."""
 
     def __init__(self, host: AgentHost, root: Root, home: MortalHome) -> None:
         self._host, self._root, self._home = host.name, root, home

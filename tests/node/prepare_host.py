@@ -1,4 +1,4 @@
-"""What the tests of prepare and release share: a host whose kernel is played, and claims for its devices."""
+"""What the tests of prepare and release share: a host with a simulated kernel, and claims for its devices."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def captured(name: str) -> Written:
 
 
 def folder(tree: MemoryTree, place: Path) -> FolderRoot:
-    """A folder in the place of a machine: its attributes can be written, and do nothing."""
+    """A folder in the place of a VM: its attributes can be written, and do nothing."""
     host_trees.materialise(tree, place)
     return FolderRoot(place)
 
@@ -73,7 +73,7 @@ class Hand:
     metadata: Files = field(default_factory=MemoryFiles)
 
     def __post_init__(self) -> None:
-        self.station = self.fresh()
+        self.host_env = self.fresh()
 
     def fresh(self) -> HostEnv:
         """As a new process has it."""
@@ -88,9 +88,9 @@ class Hand:
         self, *addresses: str, to: Object | None = None, running: tuple[str, ...] = (), request: str = "gpu"
     ) -> PreparedClaim:
         wanted = [AllocatedDevice(self.target(address), request) for address in addresses]
-        return prepare(self.station, to or claim(), wanted, running=running)
+        return prepare(self.host_env, to or claim(), wanted, running=running)
 
     def take(self, uid: str = "uid-1", running: tuple[str, ...] = ()) -> dict[str, str]:
-        trouble = unprepare(self.station, uid, running=running)
-        self.station.checkpoint.forget(uid)
+        trouble = unprepare(self.host_env, uid, running=running)
+        self.host_env.checkpoint.forget(uid)
         return trouble

@@ -1,4 +1,4 @@
-"""The node: what it runs, what it refuses, and that it lets go of what nobody needs."""
+"""The node: what it runs, what it refuses, and that it releases what is no longer used."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_simulated_host_plays_any_pod() -> None:
         await scene.empty()
 
 
-async def test_a_real_host_refuses_what_is_no_machine() -> None:
+async def test_a_real_host_fails_pods_that_are_not_launchers() -> None:
     async with running([replace(host, simulated=False) for host in hosts_of("node", 1)]) as scene:
         await plain_pod(scene)
         await scene.reach(pod_is(scene, "web", "Failed"), "web failed")
@@ -72,7 +72,7 @@ async def test_a_real_host_refuses_what_is_no_machine() -> None:
 
 
 class Fussy(Simulated):
-    before: Callable[[], Awaitable[None]] | None = None  # what somebody does while it makes up its mind
+    before: Callable[[], Awaitable[None]] | None = None  # done before the hypervisor answers
 
     async def start(self, domain: Domain) -> None:
         if self.before is not None:
@@ -80,7 +80,7 @@ class Fussy(Simulated):
         raise HypervisorError("the hypervisor has no room")
 
 
-async def test_a_machine_that_the_hypervisor_refuses_fails_with_the_reason() -> None:
+async def test_a_vm_that_the_hypervisor_rejects_fails_with_the_reason() -> None:
     async with running([replace(host, hypervisor=Fussy()) for host in hosts_of("node", 1)]) as scene:
         await scene.machine("blue")
         await scene.phase("blue", "Failed")
@@ -95,7 +95,7 @@ async def test_a_machine_that_the_hypervisor_refuses_fails_with_the_reason() -> 
         await scene.reach(free, "its device is free again")
 
 
-async def test_what_became_of_a_pod_is_not_said_of_another_of_its_name() -> None:
+async def test_the_status_of_a_pod_is_not_written_to_another_of_its_name() -> None:
     fussy = Fussy()
     async with running([replace(host, hypervisor=fussy) for host in hosts_of("node", 1)]) as scene:
         news = scenes.logged(scene.product, kinds.POD, scene.namespace)
@@ -127,7 +127,7 @@ class Real(Simulated):
         return Abilities(kvm=True)
 
 
-async def test_a_machine_on_a_real_hypervisor_is_whole_or_refused() -> None:
+async def test_a_vm_on_a_real_hypervisor_is_complete_or_fails() -> None:
     image = {"volumes": [{"name": "root", "containerDisk": {"image": "x"}}], "domain": {
         "memory": {"guest": "1Gi"}, "devices": {"disks": [{"name": "root", "disk": {}}]}}}
     async with running(hosts_of("node", 1)) as scene:
@@ -145,7 +145,7 @@ async def test_a_machine_on_a_real_hypervisor_is_whole_or_refused() -> None:
         assert ET.fromstring(real.xml).get("type") == "kvm"
 
 
-async def test_a_machine_that_ends_by_itself_is_seen_at_the_next_look() -> None:
+async def test_a_domain_that_ended_is_noticed_at_the_next_reconcile() -> None:
     async with running(hosts_of("node", 1)) as scene:
         made = await scene.machine("blue")
         await scene.running("blue")
@@ -158,7 +158,7 @@ async def test_a_machine_that_ends_by_itself_is_seen_at_the_next_look() -> None:
 
 
 @pytest.mark.parametrize(("failed", "phase", "reason"), [(True, "Failed", "DomainFailed"), (False, "Succeeded", "Stopped")])
-async def test_a_machine_that_ends_by_itself_is_told_at_once(failed: bool, phase: str, reason: str) -> None:
+async def test_a_domain_that_ends_is_reported_at_once(failed: bool, phase: str, reason: str) -> None:
     async with running(hosts_of("node", 1)) as scene:
         made = await scene.machine("blue")
         await scene.running("blue")
@@ -203,7 +203,7 @@ async def test_a_guest_has_its_grace_period(propagation: str) -> None:
 @pytest.mark.parametrize("simulated", [True, False])
 @pytest.mark.parametrize("namespace", ["here", "elsewhere"])
 @pytest.mark.parametrize("labels", [{}, {vm.LAUNCHER_LABEL: vm.LAUNCHER}], ids=["bare", "labelled"])
-async def test_a_pod_that_only_says_that_a_machine_is_in_it_takes_nothing_along(
+async def test_a_pod_with_a_forged_owner_reference_stops_nothing(
     simulated: bool, namespace: str, labels: dict[str, str],
 ) -> None:
     async with running([replace(host, simulated=simulated) for host in hosts_of("node", 1)]) as scene:
@@ -218,7 +218,7 @@ async def test_a_pod_that_only_says_that_a_machine_is_in_it_takes_nothing_along(
             "metadata": {"name": "forged", "namespace": namespace, "labels": labels, "ownerReferences": [owner]},
             "spec": {"containers": [{"name": "main"}], "nodeName": "node-0"}})
         await scene.settle()
-        with contextlib.suppress(NotFound):  # nobody owns it in another namespace: it is collected
+        with contextlib.suppress(NotFound):  # it has no owner in another namespace: it is collected
             await scene.store.delete(kinds.POD, "forged", namespace)
 
         async def gone() -> bool:
@@ -233,7 +233,7 @@ async def test_a_pod_that_only_says_that_a_machine_is_in_it_takes_nothing_along(
         await scene.empty()
 
 
-async def test_a_pod_in_another_namespace_is_not_that_of_a_machine_that_waits() -> None:
+async def test_a_pod_in_another_namespace_is_not_the_launcher_of_a_waiting_vmi() -> None:
     async with running(hosts_of("node", 1)) as scene:
         await scene.store.create(kinds.NAMESPACE, {"metadata": {"name": "elsewhere"}})
         blue = await scene.machine("blue", template="later")  # its own pod waits for the claim
@@ -339,7 +339,7 @@ async def test_the_fence_at_the_node() -> None:
 
 
 async def test_leftovers_are_swept_at_the_start() -> None:
-    """What a host still runs or has prepared for a pod that went while nobody looked."""
+    """What a host still runs or has prepared for a pod that was deleted while no agent was running."""
     hosts = hosts_of("node", 2)
     await hosts[0].hypervisor.start(Domain("uid-of-ghost", "here_ghost", "<domain/>"))
     clock = ManualClock()
@@ -370,7 +370,7 @@ class Gate(Simulated):
         await super().start(domain)
 
 
-async def test_a_pod_that_goes_while_its_machine_starts_leaves_nothing() -> None:
+async def test_a_pod_that_is_deleted_while_its_vmi_starts_leaves_nothing() -> None:
     gate = Gate()
     async with running([replace(host, hypervisor=gate) for host in hosts_of("node", 1)]) as scene:
         await scene.machine("blue")
@@ -410,8 +410,8 @@ async def test_a_claim_that_pods_share_is_prepared_until_the_last_is_gone() -> N
         await scene.empty()
 
 
-async def test_a_claim_that_machines_share_serves_the_first_alone() -> None:
-    """A scheduler that lets two pods use one claim: for machines the node does not."""
+async def test_a_claim_that_two_vmis_name_serves_the_first_alone() -> None:
+    """A scheduler that lets two pods use one claim: for VMs the node does not."""
     async with running(hosts_of("node", 1)) as scene:
         await scene.claim("mine")
         await scene.machine("blue", claim="mine")
@@ -468,7 +468,7 @@ async def test_one_process_is_the_node_of_every_simulated_host(count: int) -> No
         assert where == {f"node-{number}" for number in range(count)}
 
 
-async def test_a_machine_waits_for_the_secrets_of_its_cloud_init() -> None:
+async def test_a_vmi_waits_for_the_secrets_of_its_cloud_init() -> None:
     async with running(hosts_of("node", 1)) as scene:
         await scene.machine("blue", volumes=[{"name": "seed", "cloudInitConfigDrive": {"secretRef": {"name": "user"}}}])
         field = "spec.volumes[0].cloudInitConfigDrive.secretRef"

@@ -76,7 +76,7 @@ async def page(scene: Scene) -> Page:
     return await book.read(scene.store, "node")
 
 
-async def test_a_machine_takes_its_device_from_the_host_and_gives_it_back() -> None:
+async def test_a_vm_binds_its_device_to_vfio_and_restores_it() -> None:
     async with running(hosts(NVME)) as scene:
         await scene.machine("blue")
         await scene.running("blue")
@@ -88,14 +88,14 @@ async def test_a_machine_takes_its_device_from_the_host_and_gives_it_back() -> N
 
 
 async def refused(scene: Scene, *words: str) -> None:
-    """Until a pod says that its device is not handed over, in these words."""
+    """Until a pod says that its device is not prepared, in these words."""
     async def told() -> bool:
         return any(all(word in each for word in words) for each in await scene.events("FailedPrepareDevices"))
 
     await scene.reach(told, f"a pod says {' and '.join(words)}")
 
 
-async def test_what_cannot_be_handed_over_is_told_and_tried_again() -> None:
+async def test_a_device_that_cannot_be_prepared_is_reported_and_retried() -> None:
     async with running(hosts(NVME)) as scene:
         played(scene).rejects.add(("vfio-pci", SSD))
         await scene.machine("blue")
@@ -111,8 +111,8 @@ async def test_what_cannot_be_handed_over_is_told_and_tried_again() -> None:
         await scene.running("blue")
 
 
-async def test_what_a_machine_has_is_handed_to_nobody_else_even_without_a_page() -> None:
-    """In a cluster nobody keeps an administrator from deleting it."""
+async def test_a_device_of_a_running_vm_is_not_prepared_again_even_without_a_page() -> None:
+    """In a cluster an administrator may delete it."""
     async with running(hosts(NVME)) as scene:
         await scene.machine("blue")
         await scene.running("blue")
@@ -127,7 +127,7 @@ async def test_what_a_machine_has_is_handed_to_nobody_else_even_without_a_page()
 
 
 async def watched(scene: Scene) -> None:
-    """A pod that looks on, with admin access, while a machine has the device."""
+    """A pod with admin access while a VM has the device."""
     await scene.create(kinds.NAMESPACE, "admin", {}, labels={"resource.kubernetes.io/admin-access": "true"})
     place = {"namespace": "admin"}
     await scene.store.create(kinds.RESOURCE_CLAIM, {
@@ -141,10 +141,10 @@ async def watched(scene: Scene) -> None:
     await scene.reach(looks_on, "the pod looks on")
 
 
-async def test_who_looks_on_does_not_keep_a_device_from_its_reset() -> None:
+async def test_admin_access_does_not_keep_a_device_from_its_reset() -> None:
     async with running(hosts(NVME)) as scene:
-        kernel, station = played(scene), scene.host.env
-        assert station is not None
+        kernel, host_env = played(scene), scene.host.env
+        assert host_env is not None
         await scene.machine("blue")
         await scene.running("blue")
         await watched(scene)
@@ -159,13 +159,13 @@ async def test_who_looks_on_does_not_keep_a_device_from_its_reset() -> None:
         await scene.store.delete(kinds.POD, "watch", "admin")
 
         async def forgotten() -> bool:
-            return not station.checkpoint.taken
+            return not host_env.checkpoint.taken
 
         await scene.reach(forgotten, "who looked on is gone")
         assert (kernel.driver(SSD), len(kernel.resets)) == ("nvme", 2)
 
 
-async def test_a_machine_is_looked_on_across_a_start(tmp_path: Path) -> None:
+async def test_admin_access_to_a_running_vms_device_across_a_restart(tmp_path: Path) -> None:
     async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
         await scene.machine("blue")
         await scene.running("blue")
@@ -177,7 +177,9 @@ async def test_a_machine_is_looked_on_across_a_start(tmp_path: Path) -> None:
         assert len(await scene.domains()) == 1
 
 
-async def test_what_is_not_taken_back_yet_is_handed_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_device_that_is_not_unprepared_yet_is_not_prepared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(hosts(NVME, data=tmp_path)) as scene:
         await scene.machine("blue")
         await scene.running("blue")
@@ -203,7 +205,7 @@ async def test_what_is_not_taken_back_yet_is_handed_to_nobody(tmp_path: Path, mo
         assert (kernel.driver(SSD), kernel.resets) == ("nvme", [SSD, SSD])
 
 
-async def test_what_did_not_come_back_whole_is_not_handed_to_who_was_promised_it() -> None:
+async def test_a_device_that_was_not_restored_is_not_prepared_for_its_next_claim() -> None:
     """A lost page let it be booked before it was known to be in trouble."""
     async with running(hosts(NVME)) as scene:
         kernel = played(scene)
@@ -222,7 +224,7 @@ async def test_what_did_not_come_back_whole_is_not_handed_to_who_was_promised_it
         assert kernel.resets == [SSD]
 
 
-async def test_a_machine_that_never_starts_gives_everything_back() -> None:
+async def test_a_vm_that_never_starts_releases_everything() -> None:
     async with running(hosts(NVME)) as scene:
         played(scene).rejects.add(("vfio-pci", SSD))
         await scene.machine("blue")
@@ -236,7 +238,7 @@ async def test_a_machine_that_never_starts_gives_everything_back() -> None:
         assert played(scene).driver(SSD) == "nvme"
 
 
-async def test_what_does_not_come_back_is_quarantined_and_given_to_nobody() -> None:
+async def test_a_device_that_cannot_be_restored_is_quarantined_and_not_allocated() -> None:
     async with running(hosts(f"{NVME}, {BARE}")) as scene:
         await scene.machine("blue")
         await scene.running("blue")
@@ -266,7 +268,7 @@ async def test_a_device_for_one_use_comes_back_unclean() -> None:
 
 
 async def test_a_start_finds_everything_as_it_was_left(tmp_path: Path) -> None:
-    """With a folder: the machine runs on while outfitter does not, and its device stays its own."""
+    """With a folder: the VM runs on while outfitter does not, and its device stays its own."""
     pci = f"{NVME}, {GPU}"
     spec = "device_spec: [{vendor_id: 144d}, {vendor_id: 10de}]"
     async with running(hosts(pci, spec, tmp_path), tmp_path) as scene:
@@ -290,7 +292,7 @@ async def test_a_start_finds_everything_as_it_was_left(tmp_path: Path) -> None:
     assert sorted(path.name for path in files.rglob("*") if path.is_file()) == ["checkpoint.json"]
 
 
-async def test_a_card_of_a_machine_that_is_off_is_not_split(tmp_path: Path) -> None:
+async def test_a_pf_of_a_stopped_vm_gets_no_vfs(tmp_path: Path) -> None:
     """Neither its first port, by whose name it is booked, nor the other one, which goes along."""
     port = (NIC % 0).replace("vfs:", "iommuGroup: 5, vfs:")
     cards, spec = f"{port}, {port.replace(PF, OTHER).replace('ens1f0', 'ens1f1')}", "device_spec: [{product_id: '1592'}]"
@@ -311,8 +313,8 @@ async def test_a_card_of_a_machine_that_is_off_is_not_split(tmp_path: Path) -> N
                         for one in (PF, OTHER)]
 
 
-async def test_what_nobody_has_is_given_back_at_the_start(tmp_path: Path) -> None:
-    """The page was lost, or healed by somebody who saw no machine."""
+async def test_a_device_without_a_holder_is_unprepared_at_the_start(tmp_path: Path) -> None:
+    """The page was lost, or healed by an audit that saw no VM."""
     async with running(hosts(NVME, data=tmp_path)) as scene:
         await scene.machine("blue")
         await scene.running("blue")
@@ -327,7 +329,7 @@ async def test_what_nobody_has_is_given_back_at_the_start(tmp_path: Path) -> Non
     assert kept != (state / "checkpoint.json").read_text()
 
 
-async def test_what_a_machine_has_is_not_given_back_though_nobody_booked_it(tmp_path: Path) -> None:
+async def test_a_device_of_a_running_vm_is_not_unprepared_though_it_is_not_booked(tmp_path: Path) -> None:
     async with running(hosts(NVME, data=tmp_path)) as scene:
         await scene.machine("blue")
         await scene.running("blue")
@@ -336,11 +338,11 @@ async def test_what_a_machine_has_is_not_given_back_though_nobody_booked_it(tmp_
     clock = ManualClock()
     product = app.Embedded(Memory(clock=clock, names=IdGenerator(random.Random(2))), served, clock=clock)
     await product.preparation.start()
-    station = served[0].env
-    assert station is not None
-    assert len(station.checkpoint.taken) == 1
+    host_env = served[0].env
+    assert host_env is not None
+    assert len(host_env.checkpoint.taken) == 1
     assert domain.devices == (SSD,)
-    assert station.root.link(f"/sys/bus/pci/devices/{SSD}/driver") == "/sys/bus/pci/drivers/vfio-pci"
+    assert host_env.root.link(f"/sys/bus/pci/devices/{SSD}/driver") == "/sys/bus/pci/drivers/vfio-pci"
 
 
 async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp_path: Path) -> None:
@@ -352,10 +354,10 @@ async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp
             pass
 
 
-async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> None:
-    """As when a driver waits for whoever has the device open."""
+async def test_a_kernel_that_does_not_answer_is_reported_and_gets_no_second_write() -> None:
+    """As when a driver waits for the process that has the device open."""
     begun, go, asked = threading.Event(), threading.Event(), list[str]()
-    station = HostEnv("node", "pci.outfitter.dev", SimulatedKernel(MemoryTree({})), patience=0.02)
+    host_env = HostEnv("node", "pci.outfitter.dev", SimulatedKernel(MemoryTree({})), patience=0.02)
 
     def slow() -> str:
         asked.append("again")
@@ -365,14 +367,14 @@ async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> No
 
     for _ in range(3):
         with pytest.raises(NotReady, match="the kernel of node has not answered a write for more than 0 s"):
-            await station.run(slow)
+            await host_env.run(slow)
     await asyncio.to_thread(begun.wait, 60)
     assert asked == ["again"]
     go.set()
-    assert station._slow is not None
-    await station._slow
-    station._patience = 60
-    assert await station.run(slow) == "done"
+    assert host_env._slow is not None
+    await host_env._slow
+    host_env._patience = 60
+    assert await host_env.run(slow) == "done"
 
 
 async def test_the_process_that_has_a_device_open_is_named() -> None:
@@ -403,7 +405,7 @@ async def test_the_process_is_named_when_the_kernel_does_not_answer(monkeypatch:
 
 
 async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
-    """A folder in the place of a machine: its attributes can be written and do nothing, so nothing is believed to be done."""
+    """A folder in the place of a VM: its attributes can be written and do nothing, so nothing is believed to be done."""
     root, data = tmp_path / "root", tmp_path / "data"
     tree = folder(hosts_file.parse(f"hosts: [{{name: node, pci: [{NVME}, {BOUND}]}}]").hosts[0].tree(), root)
     for path in ("drivers_probe", "drivers/nvme/unbind", f"devices/{CARD}/reset"):
@@ -411,21 +413,21 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     (root / "sys/bus/pci/drivers/vfio-pci").mkdir(exist_ok=True)
     host = app.this_host("node", Simulated(), data, root, config.parse("device_spec: [{vendor_id: 10de}, {vendor_id: 144d}]"))
     assert host is not None
-    station = host.env
-    assert station is not None
+    host_env = host.env
+    assert host_env is not None
     seen = host_devices.host_devices("node", host.settings, scan.scan(tree))
     known = passthrough_device.of(seen)
     with pytest.raises(BindFailed, match=f"{SSD} is bound to nvme after it was bound to vfio-pci"):
-        await station.run(lambda: prepare(station, claim(), [AllocatedDevice(known[seen.names[SSD]], "gpu")]))
+        await host_env.run(lambda: prepare(host_env, claim(), [AllocatedDevice(known[seen.names[SSD]], "gpu")]))
     assert (root / "sys/bus/pci/drivers/nvme/unbind").read_text() == SSD
     made = claim("mine", uid="uid-2")
-    given = await station.run(lambda: prepare(station, made, [AllocatedDevice(known[seen.names[CARD]], "gpu")]))
+    given = await host_env.run(lambda: prepare(host_env, made, [AllocatedDevice(known[seen.names[CARD]], "gpu")]))
     assert given.metadata == str(root / "var/run/outfitter/metadata/uid-2")
     said = json.loads((root / "var/run/cdi/pci.outfitter.dev-claim_uid-2.json").read_text())
     assert said["containerEdits"]["deviceNodes"] == [
         {"path": "/dev/vfio/vfio", "hostPath": str(root / "dev/vfio/vfio"), "permissions": "rw"}]
     assert len(Checkpoint(FolderFiles(data / "hosts/node/state"), "node").taken) == 2
-    assert await station.run(lambda: unprepare(station, "uid-2")) == {}
+    assert await host_env.run(lambda: unprepare(host_env, "uid-2")) == {}
     assert (root / f"sys/bus/pci/devices/{CARD}/reset").read_text() == "1"
     assert [path for path in (root / "var").rglob("*") if path.is_file()] == []
 
@@ -434,15 +436,15 @@ async def test_a_page_that_lost_a_booking_is_seen_when_a_pod_goes() -> None:
     async with running(hosts(NVME)) as scene:
         await scene.machine("blue")
         await scene.running("blue")
-        station = scene.host.env
-        assert station is not None
+        host_env = scene.host.env
+        assert host_env is not None
         [domain] = await scene.domains()
         await scene.host.hypervisor.stop(domain.uid)
         await scene.store.delete(kinds.LEDGER_PAGE, "node")
         await scene.delete(kinds.VMI, "blue")
 
         async def free() -> bool:
-            return Checkpoint(station.state, "node").taken == () and played(scene).driver(SSD) == "nvme"
+            return Checkpoint(host_env.state, "node").taken == () and played(scene).driver(SSD) == "nvme"
 
         await scene.reach(free, "the device is back with its driver")
 
@@ -452,7 +454,7 @@ BY_HAND = "device_spec: [{vendor_id: 144d, managed: 'no'}]"
 
 
 @pytest.mark.parametrize(("before", "spec"), [(NVME, DISKS), (TAKEN, BY_HAND)], ids=["vfio-pci refuses", "not bound again"])
-async def test_a_machine_that_a_restart_of_its_host_ended_has_failed(before: str, spec: str, tmp_path: Path) -> None:
+async def test_a_vm_that_a_reboot_of_its_host_ended_has_failed(before: str, spec: str, tmp_path: Path) -> None:
     """The drivers have everything again, and its device cannot be prepared any more."""
     async with running(hosts(before, spec, tmp_path), tmp_path) as scene:
         await scene.machine("blue")
@@ -475,7 +477,7 @@ async def test_a_machine_that_a_restart_of_its_host_ended_has_failed(before: str
         await scene.reach(free, "its device is free again")
 
 
-async def test_a_machine_is_attended_to_though_its_files_cannot_be_written_again(tmp_path: Path) -> None:
+async def test_a_running_vm_is_reconciled_though_its_files_cannot_be_written_again(tmp_path: Path) -> None:
     async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
         made = await scene.machine("blue")
         await scene.running("blue")
@@ -511,18 +513,18 @@ async def test_a_machine_is_attended_to_though_its_files_cannot_be_written_again
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["it is deleted", "it ends by itself"])
-async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_device_that_cannot_be_unprepared_is_reported_and_retried(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(hosts(NVME)) as scene:
         made = await scene.machine("blue")
         await scene.running("blue")
-        station, hypervisor = scene.host.env, scene.host.hypervisor
-        assert station is not None
+        host_env, hypervisor = scene.host.env, scene.host.hypervisor
+        assert host_env is not None
         assert isinstance(hypervisor, Simulated)
 
         def refuse(name: str) -> None:
             raise OSError(30, "Read-only file system", name)
 
-        monkeypatch.setattr(station.metadata, "remove", refuse)
+        monkeypatch.setattr(host_env.metadata, "remove", refuse)
         if ends:
             hypervisor.simulate_end(made["metadata"]["uid"], "it was a warm day")
         else:
@@ -562,7 +564,7 @@ async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, mon
         await scene.empty()
 
 
-async def test_a_machine_that_cannot_be_stopped_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_vm_that_cannot_be_stopped_reports_why(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(hosts(NVME)) as scene:
         await scene.machine("blue")
         await scene.running("blue")

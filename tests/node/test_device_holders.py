@@ -76,7 +76,7 @@ def test_the_search_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Overlaid(FolderTree):
-    """This machine, with a device of its own."""
+    """This VM, with a device of its own."""
 
     def __init__(self, tree: MemoryTree) -> None:
         super().__init__(Path("/"))

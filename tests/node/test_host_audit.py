@@ -72,16 +72,16 @@ async def test_a_refused_host_leaves_everything_as_it_was(bench: Bench, spec: st
 
 @pytest.mark.parametrize("simulated", [True, False])
 async def test_only_the_tree_of_a_real_host_is_read_beside_the_loop(bench: Bench, simulated: bool) -> None:
-    """It may take long, and nobody else waits for it; what is played keeps its order."""
+    """It may take long, and does not block the event loop; a simulated host keeps its order."""
     one, readers = host(NIC % 2), set[threading.Thread]()
 
     def tree() -> Tree:
         readers.add(threading.current_thread())
         return one.tree()
 
-    keeper = bench.keeper(replace(one, simulated=simulated, tree=tree))
-    await keeper.start()
-    await keeper.audit("a")
+    audit = bench.audit(replace(one, simulated=simulated, tree=tree))
+    await audit.start()
+    await audit.audit("a")
     assert (threading.current_thread() in readers, len(readers) > 0) == (simulated, True)
 
 
@@ -89,9 +89,9 @@ async def test_what_refuses_a_start_is_a_warning_later(bench: Bench, caplog: pyt
     good = host(NIC % 2, "device_spec: [{product_id: '1889'}]\nreport_in_placement: true")
     await bench.start(good)
     before = await everything(bench.store)
-    keeper = bench.keeper(replace(good, settings=settings("device_spec: [{vendor_id: '8086'}]\nreport_in_placement: true")))
-    await keeper.audit("a")
-    await keeper.audit("a")
+    audit = bench.audit(replace(good, settings=settings("device_spec: [{vendor_id: '8086'}]\nreport_in_placement: true")))
+    await audit.audit("a")
+    await audit.audit("a")
     assert len([record for record in caplog.records if "only one of the two can be offered" in record.message]) == 1
     assert await everything(bench.store) == before
 
@@ -103,12 +103,12 @@ async def test_a_list_that_cannot_be_of_this_host_is_a_warning_later(bench: Benc
     good = host(NIC % 2)
     await bench.start(good)
     before = await everything(bench.store)
-    await bench.keeper(replace(good, settings=settings(REMOTE))).audit("a")
+    await bench.audit(replace(good, settings=settings(REMOTE))).audit("a")
     assert any("only VFs can be managed remotely" in record.message for record in caplog.records)
     assert await everything(bench.store) == before
 
 
-async def test_what_is_wrong_with_several_hosts_is_told_of_each(bench: Bench) -> None:
+async def test_what_is_wrong_with_several_hosts_is_reported_for_each(bench: Bench) -> None:
     cannot_be = host(NIC % 1, REMOTE)
     with pytest.raises(Invalid, match="remote_managed") as alone:
         await bench.start(cannot_be)
@@ -154,7 +154,7 @@ async def test_a_mark_is_published_at_once() -> None:
         assert await bench.taints() == {VF0: ["reserved"]}
 
 
-async def test_what_somebody_deletes_is_published_again() -> None:
+async def test_a_slice_that_is_deleted_is_published_again() -> None:
     clock = ManualClock()
     async with app.embedded(hosts=[host(NIC % 2)], clock=clock, names=IdGenerator(random.Random(1))) as product:
         bench = Bench(product, clock)
@@ -218,11 +218,11 @@ async def test_a_start_that_dies_is_made_up_for_by_the_next(after: bool) -> None
     assert deaths >= 4
 
 
-async def test_nobody_starts_a_machine_while_a_host_is_looked_at(bench: Bench) -> None:
-    keeper = bench.keeper(host(NIC % 2))
-    async with keeper.hosts["a"].lock:
+async def test_no_vm_starts_during_an_audit_of_its_host(bench: Bench) -> None:
+    audit = bench.audit(host(NIC % 2))
+    async with audit.hosts["a"].lock:
         revision = bench.store.revision
-        looking = asyncio.ensure_future(keeper.audit("a"))
+        looking = asyncio.ensure_future(audit.audit("a"))
         for _ in range(50):
             await asyncio.sleep(0)
         assert not looking.done()
@@ -234,25 +234,25 @@ async def test_nobody_starts_a_machine_while_a_host_is_looked_at(bench: Bench) -
 
     class Curious:
         async def domains(self) -> dict[str, Any]:
-            waited.append(keeper.hosts["a"].lock.locked())
+            waited.append(audit.hosts["a"].lock.locked())
             return {}
 
-    keeper.hosts["a"] = replace(keeper.hosts["a"], hypervisor=cast(Any, Curious()))
-    await keeper.audit("a")
+    audit.hosts["a"] = replace(audit.hosts["a"], hypervisor=cast(Any, Curious()))
+    await audit.audit("a")
     assert waited == [True]
 
 
 @pytest.mark.parametrize("simulated", [True, False])
 async def test_only_real_hosts_are_looked_at_from_time_to_time(bench: Bench, simulated: bool) -> None:
-    keeper = bench.keeper(host(NIC % 1, "audit_every: 30s", simulated=simulated))
-    await keeper.start()
+    audit = bench.audit(host(NIC % 1, "audit_every: 30s", simulated=simulated))
+    await audit.start()
     for seconds, due in ((0, 0), (29, 0), (1, 0 if simulated else 1)):
         bench.clock.advance(seconds)
         for _ in range(5):
             await asyncio.sleep(0)
-        assert len(keeper.queue) == due
-    assert await keeper.reconcile("a") == (None if simulated else 30.0)
-    keeper.queue.close()
+        assert len(audit.queue) == due
+    assert await audit.reconcile("a") == (None if simulated else 30.0)
+    audit.queue.close()
 
 
 async def test_history_is_kept_as_long_as_any_host_says(bench: Bench) -> None:
@@ -269,14 +269,14 @@ async def test_history_is_kept_as_long_as_any_host_says(bench: Bench) -> None:
         return sorted(past["spec"]["host"] for past in (await bench.store.list(kinds.PAST_BOOKING)).items)
 
     bench.clock.advance(3 * 3600)
-    assert await bench.keeper(one, two).reconcile(EXPIRE) == EXPIRE_EVERY
+    assert await bench.audit(one, two).reconcile(EXPIRE) == EXPIRE_EVERY
     assert await left() == ["a", "b-0", "c-0"]
-    await bench.keeper(one).reconcile(EXPIRE)
+    await bench.audit(one).reconcile(EXPIRE)
     assert await left() == ["b-0", "c-0"], "a host that is alone sees to its own"
-    assert await bench.keeper().reconcile(EXPIRE) == EXPIRE_EVERY
+    assert await bench.audit().reconcile(EXPIRE) == EXPIRE_EVERY
     assert await left() == ["b-0", "c-0"]
     bench.clock.advance(2 * 3600)
-    await bench.keeper(one, two).reconcile(EXPIRE)
+    await bench.audit(one, two).reconcile(EXPIRE)
     assert await left() == []
 
 
@@ -299,9 +299,9 @@ CHANGES: dict[str, tuple[Object | None, Object | None, bool]] = {
     "a first page with a mark": (None, paged("a", reserved=VF0), True),
     "a page that is deleted": (paged("a", reserved=VF0), None, True),
     "booked": (paged("a"), paged("a", (VF0,)), False),
-    "let go of": (paged("a", (VF0,)), paged("a"), False),
-    "one that only stays is let go of": (paged("a", (VF0, SSD)), paged("a", (VF0,)), True),
-    "one beside it is let go of": (paged("a", (VF0, SSD)), paged("a", (SSD,)), False),
+    "released": (paged("a", (VF0,)), paged("a"), False),
+    "one that only stays is released": (paged("a", (VF0, SSD)), paged("a", (VF0,)), True),
+    "one beside it is released": (paged("a", (VF0, SSD)), paged("a", (SSD,)), False),
     "one that only stays goes with the page": (paged("a", (SSD,)), None, True),
     "a host that is another's": (paged("z"), paged("z", reserved=VF0), False),
 }
@@ -313,38 +313,38 @@ async def test_which_news_of_a_page_are_a_reason_to_look(bench: Bench, name: str
     listed = host(f"{NIC % 2}, {DISK}", "device_spec: [{product_id: '1889'}, {product_id: a80a}]")
     await bench.start(listed)
     await bench.hold(listed, SSD)
-    keeper, pages = watched(bench, host(f"{NIC % 2}, {DISK}", "device_spec: [{product_id: '1889'}]"))
-    await keeper.start()
+    audit, pages = watched(bench, host(f"{NIC % 2}, {DISK}", "device_spec: [{product_id: '1889'}]"))
+    await audit.start()
     assert await bench.taints() == {SSD: ["unlisted"]}
     pages.tell(before, after)
-    assert len(keeper.queue) == (1 if looks else 0)
+    assert len(audit.queue) == (1 if looks else 0)
     if looks:
-        assert await keeper.queue.take() == "a"
+        assert await audit.queue.take() == "a"
 
 
-async def test_a_warning_is_said_again_when_it_was_over_in_between(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_warning_is_logged_again_when_it_was_gone_in_between(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     one = host(NIC % 1)
-    keeper = bench.keeper(one)
+    audit = bench.audit(one)
     for strange in (True, True, False, True):
         await one.hypervisor.stop("uid-guest")
         if strange:
             await one.hypervisor.start(foreign("guest", "0000:99:00.0"))
-        await keeper.audit("a")
+        await audit.audit("a")
     assert len([record for record in caplog.records if "0000:99:00.0" in record.message]) == 2
 
 
-async def test_what_somebody_else_makes_meanwhile_is_a_conflict(bench: Bench) -> None:
+async def test_an_object_that_is_created_meanwhile_is_a_conflict(bench: Bench) -> None:
     """Both looked before either wrote: the second looks again."""
-    keeper, spec = bench.keeper(host(NIC % 2)), "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
-    keeper.hosts["a"] = host(NIC % 2, spec)
-    stored = (await keeper._publisher.read(keeper.hosts.values()))["a"]
-    result = await keeper._compare(keeper.hosts["a"], stored)
-    await keeper._write(keeper.hosts["a"], stored, result)
+    audit, spec = bench.audit(host(NIC % 2)), "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
+    audit.hosts["a"] = host(NIC % 2, spec)
+    stored = (await audit._publisher.read(audit.hosts.values()))["a"]
+    result = await audit._compare(audit.hosts["a"], stored)
+    await audit._write(audit.hosts["a"], stored, result)
     with pytest.raises(Conflict, match="ProviderTree a was created meanwhile: read it again"):
-        await keeper._write(keeper.hosts["a"], stored, result)
+        await audit._write(audit.hosts["a"], stored, result)
 
 
-async def test_an_old_slice_that_somebody_deletes_meanwhile_is_no_harm() -> None:
+async def test_an_old_slice_that_is_deleted_meanwhile_is_no_error() -> None:
     class Hasty(Memory):
         async def delete(self, kind: kinds.Kind, name: str, *args: Any, **options: Any) -> Object:
             gone = await super().delete(kind, name, *args, **options)
@@ -360,7 +360,7 @@ async def test_an_old_slice_that_somebody_deletes_meanwhile_is_no_harm() -> None
 
 
 async def test_new_slices_stand_before_old_ones_go() -> None:
-    """Nobody sees a pool that looks whole and lacks devices: what is incomplete in between is not used."""
+    """A pool that lacks devices never looks complete: what is incomplete in between is not used."""
     seen: list[list[tuple[str, int]]] = []
 
     class Watched(Memory):
@@ -427,10 +427,10 @@ async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
         played = hosts_file.parse(f"hosts: [{{name: {name}, pci: [{NIC % 140}, {DISK}]}}]").hosts
         both = replace(app.simulated_hosts(played)[0], settings=settings(
             "device_spec: [{vendor_id: '8086', traits: 'a,b'}, {product_id: a80a, live_migratable: 'yes'}]"))
-        keeper = HostAudit(store, [both], clock=clock, pages=Informer(store, kinds.LEDGER_PAGE, clock=clock))
-        assert await keeper.start() == 142
+        audit = HostAudit(store, [both], clock=clock, pages=Informer(store, kinds.LEDGER_PAGE, clock=clock))
+        assert await audit.start() == 142
         await out_of_service.quarantine(store, name, both.device(SSD), by="admin", reason="it smells", now=NOW)
-        await keeper.audit(name)
+        await audit.audit(name)
         parts = (await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={name}")).items
         devices = {device["name"]: device for part in parts for device in part["spec"].get("devices") or ()}
         assert [taint["key"] for taint in devices[SSD]["taints"]] == ["outfitter.dev/quarantined"]
@@ -439,7 +439,7 @@ async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
             [{"name": PF, "counters": {"functions": {"value": "140"}}}]]
         assert {part["spec"]["pool"]["generation"] for part in parts} == {2}
         before = {part["metadata"]["name"]: part["metadata"]["resourceVersion"] for part in parts}
-        await keeper.audit(name)
+        await audit.audit(name)
         parts = (await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={name}")).items
         assert {part["metadata"]["name"]: part["metadata"]["resourceVersion"] for part in parts} == before
     finally:

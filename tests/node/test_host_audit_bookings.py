@@ -1,4 +1,4 @@
-"""What is held on a host, kept in step with the machines that run there: healing, marks, counts, providers."""
+"""What is held on a host, kept in step with the VMs that run there: healing, marks, counts, providers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def test_a_held_device_stays_visible_until_it_is_free(bench: Bench, gone: 
     was = (await bench.devices())[SSD]
     await bench.hold(listed, SSD)
     after = host(NIC % 2 if gone else f"{NIC % 2}, {DISK}", "device_spec: [{product_id: '1889'}]\nreport_in_placement: true")
-    keeper = bench.keeper(after)
-    await keeper.start()
+    audit = bench.audit(after)
+    await audit.start()
     what = "vanished" if gone else "unlisted"
     assert await bench.taints() == {SSD: [what]}
     assert {**(await bench.devices())[SSD], "taints": None} == {**was, "taints": None}
@@ -39,32 +39,32 @@ async def test_a_held_device_stays_visible_until_it_is_free(bench: Bench, gone: 
     assert inventory["spec"]["left"] == [{"device": SSD, "what": what}]
     assert any(SSD in record.message and "Consumer s1" in record.message for record in caplog.records)
     revision = bench.store.revision
-    await keeper.audit("a")
+    await audit.audit("a")
     assert bench.store.revision == revision, "it is said once"
     await book.release(bench.store, "a", "uid-1")
-    await keeper.audit("a")
+    await audit.audit("a")
     assert SSD not in await bench.devices()
     assert "a_0000:65:00.0" not in await bench.rows()
 
 
-async def test_the_devices_of_a_machine_that_nobody_booked_for_are_its_own(bench: Bench) -> None:
+async def test_the_devices_of_a_vm_without_a_booking_are_recorded_as_its(bench: Bench) -> None:
     three = host(NIC % 3)
     await three.hypervisor.start(foreign("guest", "0000:3b:01.1"))
-    keeper = bench.keeper(three)
-    await keeper.start()
+    audit = bench.audit(three)
+    await audit.start()
     [booking] = (await book.read(bench.store, "a")).bookings
     assert (booking.device.device, booking.state) == (VF1, "prepared")
     assert (booking.holder.kind, booking.holder.name) == ("Domain", "guest")
     assert await bench.taints() == {VF1: ["held"]}, "who allocates claims does not read pages"
     await three.hypervisor.stop("uid-guest")
-    await keeper.audit("a")
+    await audit.audit("a")
     assert (await book.read(bench.store, "a")).bookings == ()
     assert await bench.taints() == {}
     [past] = [entry for entry in await history.entries(bench.store, three.device(VF1)) if entry.ended]
     assert past.how == history.GONE
 
 
-async def test_a_machine_of_ours_keeps_its_device_when_the_page_is_lost(bench: Bench) -> None:
+async def test_a_vm_of_ours_keeps_its_device_when_the_page_is_lost(bench: Bench) -> None:
     [node] = hosts_of("node", 2)
     async with app.embedded(hosts=[node], clock=bench.clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
@@ -87,16 +87,16 @@ async def test_a_machine_of_ours_keeps_its_device_when_the_page_is_lost(bench: B
 
 async def test_what_is_used_once_stays_out_until_it_is_cleaned(bench: Bench) -> None:
     disk = host(DISK, ONCE)
-    keeper = bench.keeper(disk)
-    await keeper.start()
+    audit = bench.audit(disk)
+    await audit.start()
     assert disk.single_use == {SSD}
     row = (await bench.rows())["a_0000:65:00.0"]
     assert row.inventories["CUSTOM_PCI_144D_A80A"].reserved == 0
     await bench.hold(disk, SSD)
-    await keeper.audit("a")
+    await audit.audit("a")
     assert (await bench.rows())["a_0000:65:00.0"].inventories["CUSTOM_PCI_144D_A80A"].reserved == 1
     await book.release(bench.store, "a", "uid-1")
-    await keeper.audit("a")
+    await audit.audit("a")
     assert await bench.taints() == {SSD: ["unclean"]}
     with pytest.raises(OutOfService, match="outfit device clear a/pci-0000-65-00-0"):
         await bench.hold(disk, SSD)
@@ -105,7 +105,7 @@ async def test_what_is_used_once_stays_out_until_it_is_cleaned(bench: Bench) -> 
     await bench.start(disk)
     assert await bench.taints() == {SSD: ["unclean"]}, "unlisting it cleans nothing"
     await out_of_service.clear(bench.store, "a", disk.device(SSD))
-    await keeper.audit("a")
+    await audit.audit("a")
     assert await bench.taints() == {}
     await bench.hold(disk, SSD)
 
@@ -163,7 +163,7 @@ async def test_what_another_driver_has_on_the_host_is_not_ours(bench: Bench) -> 
     assert {device["attributes"]["driver"]["string"] for device in part["spec"]["devices"]} == {"iavf"}
 
 
-async def test_a_vanished_device_that_a_machine_has_comes_back_with_its_page(bench: Bench) -> None:
+async def test_a_vanished_device_that_a_vm_has_comes_back_with_its_page(bench: Bench) -> None:
     full = host(f"{NIC % 1}, {DISK}", "device_spec: [{product_id: a80a}]")
     await bench.start(full)
     await full.hypervisor.start(foreign("guest", "0000:65:00.0"))
@@ -191,17 +191,17 @@ CLAIM, GUEST = ("ResourceClaim", "uid-c"), ("Domain", "uid-guest")
 
 
 FOUND: dict[str, tuple[Any, Any, list[tuple[str, str]]]] = {
-    # the machine that runs, the state in which a claim has its device -> who has it afterwards
-    "a machine of ours has what was prepared for its claim": (ours, "prepared", [CLAIM]),
-    "a machine of ours has what is only booked for a claim": (ours, "booked", [GUEST, CLAIM]),
-    "a machine of ours has what no claim has any more": (ours, "released", [GUEST, CLAIM]),
-    "a machine of others has what was prepared for a claim": (foreign, "prepared", [GUEST, CLAIM]),
-    "a machine of ours has what nobody booked": (ours, None, [GUEST]),
+    # the VM that runs, the state in which a claim has its device -> who has it afterwards
+    "a VM of ours has what was prepared for its claim": (ours, "prepared", [CLAIM]),
+    "a VM of ours has what is only booked for a claim": (ours, "booked", [GUEST, CLAIM]),
+    "a VM of ours has what no claim has any more": (ours, "released", [GUEST, CLAIM]),
+    "a foreign VM has what was prepared for a claim": (foreign, "prepared", [GUEST, CLAIM]),
+    "a VM of ours has what is not booked": (ours, None, [GUEST]),
 }
 
 
 @pytest.mark.parametrize("name", FOUND)
-async def test_whose_a_running_machines_device_is(bench: Bench, name: str) -> None:
+async def test_the_holder_of_a_running_vms_device(bench: Bench, name: str) -> None:
     make, state, holders = FOUND[name]
     two = host(NIC % 2)
     await bench.start(two)
@@ -214,10 +214,10 @@ async def test_whose_a_running_machines_device_is(bench: Bench, name: str) -> No
 
 
 @pytest.mark.parametrize(("make", "booked", "holders"), {
-    "our machine is the claim's": (ours, False, [CLAIM]),
-    "a machine of others is nobody's we know": (foreign, False, [GUEST]),
-    "somebody else has it by now": (ours, True, [GUEST]),
-}.values(), ids=["our machine is the claim's", "a machine of others is nobody's we know", "somebody else has it by now"])
+    "our VM is the claim's": (ours, False, [CLAIM]),
+    "a foreign VM is not known": (foreign, False, [GUEST]),
+    "another claim has it by now": (ours, True, [GUEST]),
+}.values(), ids=["our VM is the claim's", "a foreign VM is not known", "another claim has it by now"])
 async def test_a_promise_that_the_page_lost(bench: Bench, make: Any, booked: bool, holders: list[tuple[str, str]]) -> None:
     two = host(NIC % 2)
     await bench.start(two)
@@ -240,8 +240,8 @@ async def test_a_promise_that_the_page_lost(bench: Bench, make: Any, booked: boo
     assert bench.store.revision == revision
 
 
-async def test_a_machine_of_ours_is_no_consumer(bench: Bench) -> None:
-    """What is booked for a consumer follows the consumer's machine only, be its uid the same."""
+async def test_a_vm_of_ours_is_no_consumer(bench: Bench) -> None:
+    """What is booked for a consumer follows the consumer's VM only, be its uid the same."""
     two = host(NIC % 2)
     await bench.start(two)
     consumer = Holder("Consumer", "", "guest", "uid-guest")
@@ -251,7 +251,7 @@ async def test_a_machine_of_ours_is_no_consumer(bench: Bench) -> None:
     assert (await who(bench, VF0), await who(bench, VF1)) == ([GUEST], [("Consumer", "uid-guest")])
 
 
-async def test_what_a_consumer_has_is_told_from_the_tree_when_it_is_no_longer_listed(bench: Bench) -> None:
+async def test_a_consumers_device_is_found_in_the_tree_when_it_is_no_longer_listed(bench: Bench) -> None:
     both = host(NIC % 2, "device_spec: [{product_id: '1889'}]\nreport_in_placement: true")
     await bench.start(both)
     consumer = Holder("Consumer", "", "guest", "uid-guest")
@@ -332,7 +332,7 @@ async def test_marks_of_a_count_go_with_their_provider(bench: Bench) -> None:
 
 
 async def test_a_count_without_marks_is_made_good_at_once(bench: Bench) -> None:
-    """Whoever reserved it died between tree and page."""
+    """The process that reserved it was killed between tree and page."""
     spec = "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
     await bench.start(host(NIC % 2, spec))
 

@@ -16,7 +16,7 @@ FOLDERS = ("hosts", "domains", "node-a", "node-b", "state", "kernel", "cdi", "me
 
 
 async def runs(world: World, name: str) -> list[str]:
-    """The addresses that a machine runs with."""
+    """The addresses that a VM runs with."""
     found = await world.find(kinds.VMI, name)
     assert found is not None, await world.picture()
     assert found["status"]["phase"] == "Running", await world.picture()
@@ -24,7 +24,7 @@ async def runs(world: World, name: str) -> list[str]:
 
 
 async def life(folder: Path, kill: Kill | None) -> World:
-    """Two machines from their making to their end. One is stopped in between and keeps its device; the guest of the other shuts
+    """Two VMs from their making to their end. One is stopped in between and keeps its device; the guest of the other shuts
     down, and it is started again."""
     world = await World.begin(folder, kill=kill)
     with world.deaths.as_user():
@@ -55,8 +55,8 @@ async def life(folder: Path, kill: Kill | None) -> World:
     return world
 
 
-async def test_what_was_begun_for_a_machine_that_goes_leaves_nothing(tmp_path: Path) -> None:
-    """The product dies after every point of the preparation, and when it is back the machine and its pod are gone."""
+async def test_a_vmi_that_is_deleted_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    """The product dies after every point of the preparation, and when it is back the VM and its pod are gone."""
     for number in range(1, 100):
         world = await World.begin(tmp_path / str(number), kill=Kill(number, "after", "prepare"))
 

@@ -1,6 +1,6 @@
 """Two hundred seeded kill points over prepare, start, stop and release. After every one of them the product is started again
 and comes to rest: domains, bookings and claims are the same, as are the checkpoint and the drivers of each host, and the
-machines that ran, and were not asked to stop, still run with the same devices."""
+VMs that ran, and were not asked to stop, still run with the same devices."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def act(world: World, chance: random.Random, acts: Sequence[str] = ACTS) -
 
 
 async def life(folder: Path, seed: int, plan: Sequence[tuple[str, int]] = PLAN, acts: Sequence[str] = ACTS) -> World:
-    """Machines are started, stopped, restarted and deleted, and the product is killed at every point of the plan."""
+    """VMs are started, stopped, restarted and deleted, and the product is killed at every point of the plan."""
     chance = random.Random(seed)
     world = await World.begin(folder, seed=seed)
 
@@ -87,7 +87,7 @@ async def life(folder: Path, seed: int, plan: Sequence[tuple[str, int]] = PLAN, 
                 break
         else:
             pytest.fail(f"seed {seed}: nobody came to the point of {step} where it should have died")
-        if chance.random() < 0.3:  # somebody waited for it to come back
+        if chance.random() < 0.3:  # a user waited for it
             await one_act()
             world.release_from_running()
         world.home.refusing.clear()

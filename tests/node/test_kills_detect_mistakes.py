@@ -54,7 +54,7 @@ def blind_start(patch: Patch) -> None:
 
 
 def released_first(patch: Patch) -> None:
-    """And nobody looks whether a machine still has it."""
+    """And without a check whether a VM still has it."""
     end = Agent._end
 
     async def backwards(self: Agent, host: AgentHost, pod: Object) -> float | None:
@@ -62,8 +62,8 @@ def released_first(patch: Patch) -> None:
             await self._bookings.release(host, pod["metadata"]["namespace"], claim or "")
         return await end(self, host, pod)
 
-    def whatever(station: HostEnv, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
-        return unprepare(station, uid)
+    def whatever(host_env: HostEnv, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
+        return unprepare(host_env, uid)
 
     patch.setattr(Agent, "_end", backwards)
     patch.setattr("outfitter.node.claim_preparation.unprepare", whatever)
@@ -158,7 +158,7 @@ def nothing_adopted(patch: Patch) -> None:
     patch.setattr(Simulated, "_adopt", lambda self, path: None)
 
 
-def said_before_it_runs(patch: Patch) -> None:
+def reported_before_it_runs(patch: Patch) -> None:
     start = MortalMachines.start
 
     async def late(self: MortalMachines, domain: Domain) -> None:
@@ -176,25 +176,25 @@ class _Silent:
         pass
 
 
-def kept_by_nobody(patch: Patch) -> None:
+def kept_by_none(patch: Patch) -> None:
     never(ClaimDeallocation, "_kept")(patch)
     never(VmClaims, "_keep")(patch)
 
 
 MISTAKES: dict[str, Callable[[Patch], None]] = {
-    "a machine is started without looking whether it runs": blind_start,
-    "machines of an earlier process are not known again": nothing_adopted,
-    "a machine is said to run before it does": said_before_it_runs,
-    "devices are released before their machine is stopped": released_first,
+    "a domain is started without a check whether it runs": blind_start,
+    "domains of an earlier process are not adopted": nothing_adopted,
+    "a VMI is reported as Running before it does": reported_before_it_runs,
+    "devices are released before their domain is stopped": released_first,
     "a device is touched before its page says so": unmarked_touch,
     "what is done to a device is not remembered": unwritten,
     "how a device was is looked at again": looks_again,
-    "the page lets go before the device is back": page_first,
+    "the booking is released before the device is restored": page_first,
     "the checkpoint forgets before the device is back": forgets_first,
     "files are written in place": in_place,
-    "a stopped machine does not keep its claim": kept_by_nobody,
+    "a stopped VM does not keep its claim": kept_by_none,
     "what runs without a pod is never looked for": never(Agent, "_sweep"),
-    "what was taken for nobody is never given back": never(ClaimPreparation, "leftovers"),
+    "leftovers are never unprepared": never(ClaimPreparation, "unprepare_leftovers"),
 }
 
 
@@ -204,8 +204,8 @@ async def stops(folder: Path) -> None:
 
 
 @pytest.mark.long
-async def test_a_machine_that_runs_again_is_found(monkeypatch: Patch, tmp_path: Path) -> None:
-    """The mark of a machine's end goes before the machine."""
+async def test_a_vm_that_runs_again_is_found(monkeypatch: Patch, tmp_path: Path) -> None:
+    """The mark of a VM's end goes before the VM."""
     end_forgotten_first(monkeypatch)
     with pytest.raises(AssertionError, match="had ended and runs again"):
         await stops(tmp_path)

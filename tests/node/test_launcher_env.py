@@ -1,4 +1,4 @@
-"""What whoever prepares devices tells the launcher: the machine has what was handed over for it, whether it was asked for by
+"""What the launcher gets to know about prepared devices: the VM has what was prepared for it, whether it was asked for by
 claim or by resource name, or it does not start."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def running(pci: str, **classes: str) -> AsyncIterator[Scene]:
 
 
 async def machine(scene: Scene, name: str, *resources: str, claims: tuple[Object, ...] = (), **spec: object) -> None:
-    """A machine that asks for devices by resource name."""
+    """A VM that asks for devices by resource name."""
     asked = [{"name": f"dev{index}", "deviceName": resource} for index, resource in enumerate(resources)]
     await scene.create(kinds.VMI, name, {**spec, "domain": {
         "memory": {"guest": "64Mi"}, "devices": {"hostDevices": [*asked, *claims]}}})
@@ -62,7 +62,7 @@ async def has(scene: Scene, name: str) -> tuple[str, ...]:
     return next(domain.devices for domain in await scene.domains() if domain.name == f"here_{name}")
 
 
-async def test_two_machines_never_share_what_they_asked_for_by_resource_name() -> None:
+async def test_two_vms_never_share_devices_of_an_extended_resource() -> None:
     async with running(VFS, VF=NIC) as scene:
         await machine(scene, "blue", NIC)
         await machine(scene, "green", NIC)
@@ -150,7 +150,7 @@ async def test_mediated_devices_by_resource_name() -> None:
 
 
 async def test_more_cards_than_entries_leave_each_entry_a_whole_one() -> None:
-    """Somebody asked for one more than the machine has entries: it has the first one, with its sound."""
+    """The pod asks for one more than the VM has entries: it has the first one, with its sound."""
     other = WHOLE.replace("0000:65:", "0000:66:").replace("iommuGroup: 7", "iommuGroup: 8")
     async with running(f"{WHOLE}, {other}", PCI=CARD) as scene:
         await scene.create(kinds.VMI, "blue", {"domain": {
@@ -173,8 +173,8 @@ async def test_fewer_than_entries_are_refused() -> None:
         assert not await scene.domains()
 
 
-async def test_what_the_pod_before_got_is_not_told_of_the_next_one() -> None:
-    """A machine that was given a device by a claim, and whose next pod gets one from a device plugin."""
+async def test_the_devices_of_an_earlier_pod_are_not_those_of_the_next() -> None:
+    """A VM that was given a device by a claim, and whose next pod gets one from a device plugin."""
     async with running(VFS, VF=NIC) as scene:
         node = {"status": {"allocatable": {NIC: "1"}, "capacity": {NIC: "1"}}}
         await scene.store.create(kinds.VMI, {"metadata": {"name": "blue", "namespace": "here"}, "spec": {
@@ -207,7 +207,7 @@ async def test_what_the_pod_before_got_is_not_told_of_the_next_one() -> None:
         assert conditions.find(blue, "DevicesReady") is None, "nobody waits for what a plugin alone knows"
 
 
-async def test_by_resource_name_and_by_claim_in_one_machine() -> None:
+async def test_by_resource_name_and_by_claim_in_one_vm() -> None:
     async with running(VFS, VF=NIC) as scene:
         await scene.create(kinds.RESOURCE_CLAIM_TEMPLATE, "one-vf", {"spec": {"devices": {"requests": [
             {"name": "nic", "exactly": {"deviceClassName": "vf"}}]}}})
@@ -220,7 +220,7 @@ async def test_by_resource_name_and_by_claim_in_one_machine() -> None:
         await scene.check_books()
 
 
-async def test_a_machine_does_not_start_when_the_host_handed_over_something_else_than_the_status_says() -> None:
+async def test_a_vm_does_not_start_when_its_status_contains_other_devices_than_were_prepared() -> None:
     async with running(VFS, VF=NIC) as scene:
         await scene.create(kinds.RESOURCE_CLAIM, "mine", {"devices": {"requests": [
             {"name": "nic", "exactly": {"deviceClassName": "vf"}}]}})
@@ -235,7 +235,7 @@ async def test_a_machine_does_not_start_when_the_host_handed_over_something_else
         assert not await scene.domains()
 
 
-def test_what_is_published_and_what_was_handed_over_must_agree() -> None:
+def test_what_is_published_and_what_was_prepared_must_agree() -> None:
     ours, others, both = {"PCI_RESOURCE_X": "a"}, {"PCI_RESOURCE_Y": "b"}, {"PCI_RESOURCE_X": "a,c"}
     assert merged_environment(others, ours) == {**ours, **others}
     assert merged_environment(both, ours) == both
@@ -252,7 +252,7 @@ def claim(*results: PreparedDevice) -> Object:
         {"request": one.request, "driver": one.driver, "pool": one.pool, "device": one.device} for one in results]}}}}
 
 
-def test_a_request_that_somebody_else_hands_over_too_is_not_told_of() -> None:
+def test_a_request_with_devices_of_another_driver_is_left_out() -> None:
     """We know a part of it only, and that would contradict the status."""
     mine, both, other = given("nic", "vf-0"), given("mix/near", "vf-1"), given("mix/near", "vf-2", "elsewhere")
     told = launcher_devices({}, [("net", claim(mine, both, other), [mine, both])])
@@ -261,7 +261,7 @@ def test_a_request_that_somebody_else_hands_over_too_is_not_told_of() -> None:
 
 
 @pytest.mark.parametrize("container", ["compute", "other"])
-def test_only_the_machine_s_own_container_counts(container: str) -> None:
+def test_only_the_compute_container_counts(container: str) -> None:
     mine = given("container-0-request-0", "vf-0")
     pod = {"status": {"extendedResourceClaimStatus": {"requestMappings": [
         {"containerName": container, "resourceName": NIC, "requestName": mine.request}]}}}

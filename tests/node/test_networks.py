@@ -108,7 +108,7 @@ def _claim(requests: Mapping[str, list[str]]) -> Object:
 
 
 def made(name: str) -> str:
-    """The address of a card for which nobody chose one."""
+    """The address of a card without a configured one."""
     return network_info.mac({"metadata": {"uid": "u"}}, {"name": name})
 
 
@@ -139,11 +139,11 @@ PLUGGED: dict[str, tuple[NetworkContext, list[Wire]]] = {
         [Wire("a", "function", "02:00:00:00:00:0f", A), Wire("b", "function", made("b"), B, vlan=8)]),
     "by claim": (around([by_claim("a")], [card("a", sriov={}, macAddress=GIVEN)], claimed={"other": [B], "vf": [A]}),
                  [Wire("a", "function", GIVEN, A)]),
-    "nobody can set its address": (around([by_claim("a")], [card("a")], claimed={"vf": [STUB]}),
+    "its address cannot be set": (around([by_claim("a")], [card("a")], claimed={"vf": [STUB]}),
                                    [Wire("a", "device", None, STUB)]),
     "a whole card": (around([multus("a", "fast")], [card("a")], [WHOLE]), [Wire("a", "device", None, WHOLE)]),
     "what goes": (around([multus("a", "gone")], [card("a", bridge={}, state="absent")]), []),
-    "what nobody sets up": (
+    "a binding that is not supported": (
         around([multus("a", "gone"), {"name": "b", "pod": {}}, multus("c", "lan")],
                [card("a", macvtap={}), card("b", passt={}), card("c", binding={"name": "own"})]),
         [Wire(name, "none", why=f"the binding {how} is not supported: use bridge, masquerade, slirp or sriov")
@@ -160,7 +160,7 @@ PLUGGED: dict[str, tuple[NetworkContext, list[Wire]]] = {
 
 
 @pytest.mark.parametrize("name", PLUGGED)
-def test_plugged(name: str) -> None:
+def test_attached(name: str) -> None:
     given, wanted = PLUGGED[name]
     found = networks.decide(given)
     assert found == wanted
@@ -221,7 +221,7 @@ def test_what_devices_by_name_get_is_not_what_networks_have() -> None:
     assert network_info.without_interface_functions({"PCI_RESOURCE_X_COM_VF": B}, given.pod, cards) == {}
 
 
-def test_an_address_stays_with_the_machine() -> None:
+def test_a_mac_address_stays_with_the_vmi() -> None:
     def instance(uid: str, owner: str = "") -> Object:
         owners = [{"kind": "VirtualMachine", "uid": owner, "controller": True}] if owner else []
         return {"metadata": {"uid": uid, "ownerReferences": owners}}

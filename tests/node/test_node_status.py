@@ -38,7 +38,7 @@ async def add_condition(store: Memory) -> None:
 
 
 class Crowded(Memory):
-    """Somebody else writes after the n-th thing that was done with a node."""
+    """Another client writes after the n-th thing that was done with a node."""
 
     def __init__(self, write: Write, after: int, times: int = 1) -> None:
         super().__init__(clock=ManualClock(), names=IdGenerator())
@@ -81,18 +81,18 @@ async def registered(store: Crowded) -> Object:
 
 
 @pytest.mark.parametrize("after", [1, 2], ids=["before its status is written", "before its taints are written"])
-async def test_a_taint_that_somebody_else_puts_on_it_meanwhile_stays(after: int) -> None:
+async def test_a_taint_that_another_writer_adds_meanwhile_stays(after: int) -> None:
     node = await registered(Crowded(add_taint, after))
     assert node["spec"]["taints"] == [DRAIN]
 
 
-async def test_a_condition_that_somebody_else_writes_meanwhile_stays() -> None:
+async def test_a_condition_that_another_writer_sets_meanwhile_stays() -> None:
     node = await registered(Crowded(add_condition, 1))
     assert conditions.is_true(node, "MemoryPressure")
 
 
-async def test_who_writes_all_the_time_is_told_of() -> None:
-    """It is tried again later by whoever called."""
+async def test_endless_conflicts_are_raised() -> None:
+    """The caller retries later."""
     with pytest.raises(Conflict):
         await registered(Crowded(add_condition, 1, times=1000))
 

@@ -1,4 +1,4 @@
-"""A device handed over and taken back on a kernel that is played: what is written, what is refused and why, what is left."""
+"""A device prepared and unprepared on a simulated kernel: what is written, what is refused and why, what is left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_written_and_in_which_order() -> None:
     assert played.writes == there
     assert drivers(played, SSD) == ["vfio-pci"]
     hand.give(SSD)
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     hand.give(SSD)
     assert played.writes == there  # what is done is found done
     assert hand.take() == {}
@@ -121,7 +121,7 @@ REFUSALS = {
         "device_spec: [{product_id: '2204'}, {product_id: 1aef}]"),
     "virtual functions would go": Trouble(NIC % 2, PF, nothing, f"{PF} has 2 VFs, which would go"),
     "vfio-pci is not loaded": Trouble(NVME, SSD, unloaded, "the module is not loaded (modprobe vfio-pci)"),
-    "its driver does not let go": Trouble(NVME, SSD, lambda k: k.fail("nvme/unbind", errno.EBUSY),
+    "its driver does not release it": Trouble(NVME, SSD, lambda k: k.fail("nvme/unbind", errno.EBUSY),
                                           f"{SSD} could not be unbound from nvme: writing '{SSD}' to {PCI}/drivers/nvme/unbind"
                                           ": Device or resource busy"),
     "a process has it open": Trouble(NVME, SSD, lambda k: k.hold(SSD, 4711, "fio", "/dev/nvme0"),
@@ -132,7 +132,7 @@ REFUSALS = {
     "the override cannot be written": Trouble(NVME, SSD, lambda k: k.fail("driver_override", errno.EACCES),
                                               "Permission denied"),
     "it is gone": Trouble(NVME, SSD, lambda k: k.vanish(SSD), f"{SSD} is no longer on the bus"),
-    "somebody else binds it and did not": Trouble(
+    "the operator binds it and did not": Trouble(
         NVME, SSD, nothing, f"device_spec says managed: no, and {SSD} (nvme) is not bound to vfio-pci; bind it",
         "device_spec: [{vendor_id: 144d, managed: 'no'}]"),
 }
@@ -148,17 +148,17 @@ def test_refused(name: str) -> None:
         target = replace(target, functions=(case.address,))
     case.make(played)
     with pytest.raises(NotReady, match=re.escape(case.says)):
-        prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
+        prepare(hand.host_env, claim(), [AllocatedDevice(target, "gpu")])
     # Trying again once the trouble is over finishes it, and nothing is left in either case.
     played.faults.clear()
     played.rejects.clear()
-    assert unprepare(hand.station, "uid-1") == {}
+    assert unprepare(hand.host_env, "uid-1") == {}
     assert played.driver(case.address) == played.default_drivers.get(case.address) or "gone" in name
     assert hand.cdi.names() == hand.metadata.names() == []
 
 
 def test_a_refusal_before_anything_is_touched_writes_nothing() -> None:
-    for name in ("virtual functions would go", "somebody else binds it and did not", "vfio-pci is not loaded"):
+    for name in ("virtual functions would go", "the operator binds it and did not", "vfio-pci is not loaded"):
         case = REFUSALS[name]
         played = kernel(case.pci)
         case.make(played)
@@ -169,13 +169,13 @@ def test_a_refusal_before_anything_is_touched_writes_nothing() -> None:
 
 
 def test_a_group_is_looked_at_though_everything_of_the_device_is_bound() -> None:
-    """A driver came for its neighbour since; the machine would not start. One that runs with it is left to itself."""
+    """A driver came for its neighbour since; the VM would not start. One that runs with it is left to itself."""
     played = kernel(GPU.replace("nouveau", "vfio-pci"))
     hand = Hand(played)
     wanted = [AllocatedDevice(replace(hand.target(GFX), functions=(GFX,)), "gpu")]
     with pytest.raises(NotReady, match=f"{GFX} is in IOMMU group 7 with {SOUND}, which the host uses through snd_hda_intel"):
-        prepare(hand.station, claim(), wanted)
-    prepare(hand.station, claim(), wanted, running=(GFX,))
+        prepare(hand.host_env, claim(), wanted)
+    prepare(hand.host_env, claim(), wanted, running=(GFX,))
     assert played.writes == []
 
 
@@ -187,7 +187,7 @@ def test_a_second_try_goes_on_where_the_first_stopped() -> None:
         hand.give(SSD)
     assert drivers(played, SSD) == [None]
     played.rejects.clear()
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     hand.give(SSD)
     assert drivers(played, SSD) == ["vfio-pci"]
     assert hand.take() == {}
@@ -215,7 +215,7 @@ def test_but_those_that_the_host_uses_for_more_than_a_bus_are(class_code: str) -
     played._put(f"{PCI}/drivers/lpc_ich", None)  # the driver came since the host was looked at
     played._take("0000:60:00.0", "lpc_ich")
     with pytest.raises(NotReady, match=f"{SSD} is in IOMMU group 9 with 0000:60:00.0, which the host uses through lpc_ich"):
-        prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
+        prepare(hand.host_env, claim(), [AllocatedDevice(target, "gpu")])
     assert played.writes == []
 
 
@@ -235,14 +235,14 @@ def stolen(played: SimulatedKernel) -> None:
 
 
 STUCK = {
-    "a driver that is not let go of": Trouble(NVME, SSD, lambda k: k.busy.add(SSD),
+    "a function that is busy": Trouble(NVME, SSD, lambda k: k.busy.add(SSD),
                                               f"{SSD} could not be returned to nvme: writing '{SSD}' to "
                                               f"{PCI}/drivers/vfio-pci/unbind: Device or resource busy"),
     "a process that has its VFIO group open": Trouble(
         NVME, SSD, lambda k: k.hold(SSD, 812, "qemu-system-x86"),
         f"{PCI}/drivers/vfio-pci/unbind: Device or resource busy; process 812 (qemu-system-x86) has /dev/vfio/1 open"),
     "a reset that fails": Trouble(NVME, SSD, lambda k: k.fail("reset", errno.EIO), f"{SSD} could not be reset: "),
-    "a driver that does not want it back": Trouble(NVME, SSD, lambda k: k.rejects.add(("nvme", SSD)),
+    "a driver that rejects it": Trouble(NVME, SSD, lambda k: k.rejects.add(("nvme", SSD)),
                                                    f"{SSD} is bound to no driver, and was bound to nvme before it was"),
     "another driver that was faster": Trouble(NVME, SSD, stolen, f"{SSD} is bound to stealer, and was bound to nvme"),
     "an operator's device that he took back": Trouble(BOUND, CARD, lambda k: k._release(CARD),
@@ -252,7 +252,7 @@ STUCK = {
 
 
 @pytest.mark.parametrize("name", STUCK)
-def test_what_does_not_come_back_is_told(name: str) -> None:
+def test_why_a_function_could_not_be_restored(name: str) -> None:
     case = STUCK[name]
     played = kernel(case.pci)
     hand = Hand(played)
@@ -285,15 +285,15 @@ def test_an_override_that_was_there_is_there_again(name: str) -> None:
     assert (played.changes(), played.resets) == (before, [address])
 
 
-def test_an_override_is_said_again_though_we_died_before_it_was() -> None:
+def test_an_override_is_written_again_after_a_crash_before_it_was() -> None:
     played = kernel(NVME)
     path = f"{PCI}/devices/{SSD}/driver_override"
     played.write(path, "vfio-pci")
     hand = Hand(played)
     hand.give(SSD)
-    assert unprepare(hand.station, "uid-1") == {}
+    assert unprepare(hand.host_env, "uid-1") == {}
     played.write(path, "nvme")  # as it is while its driver takes it
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     assert hand.take() == {}
     assert (drivers(played, SSD), played.read(path), played.resets) == (["nvme"], "vfio-pci\n", [SSD])
 
@@ -322,7 +322,7 @@ def test_another_card_at_the_address_is_left_alone() -> None:
     hand = Hand(old)
     hand.give(SSD)
     hand.kernel = new
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     assert hand.take() == {}
     assert (new.writes, drivers(new, SSD)) == ([], [None])
 
@@ -332,14 +332,14 @@ def test_after_a_start_of_the_host_nothing_of_it_is_reset() -> None:
     hand = Hand(kernel(f"{NVME}, {GPU}"))
     hand.give(SSD, GFX)
     hand.kernel = fresh = kernel(f"{NVME}, {GPU}")
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     assert hand.take() == {}
     assert (fresh.writes, fresh.resets) == ([], [])
 
 
-# -- what a running machine has
+# -- what a running VM has
 
-def test_a_running_machine_is_not_touched() -> None:
+def test_a_function_of_a_running_vm_is_not_touched() -> None:
     played = kernel(NVME)
     hand = Hand(played)
     hand.give(SSD)
@@ -347,31 +347,31 @@ def test_a_running_machine_is_not_touched() -> None:
     with pytest.raises(NotReady, match=f"is not unprepared: a VM still has {SSD}"):
         hand.take(running=(SSD,))
     assert hand.cdi.names()  # not even the files
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     hand.give(SSD, running=(SSD,))
     assert played.writes == before
 
 
-def test_a_machine_whose_device_fell_off_the_bus_goes_on() -> None:
-    """It is the machine's own affair until it ends; a start in between does not complain."""
+def test_a_vm_whose_device_disappeared_from_the_bus_goes_on() -> None:
+    """It is the VM's own affair until it ends; a start in between does not complain."""
     played = kernel(NVME)
     hand = Hand(played)
     target = hand.target(SSD)
     hand.give(SSD)
     played.vanish(SSD)
-    hand.station = hand.fresh()
-    prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")], running=(SSD,))
+    hand.host_env = hand.fresh()
+    prepare(hand.host_env, claim(), [AllocatedDevice(target, "gpu")], running=(SSD,))
     with pytest.raises(NotReady, match=f"{SSD} is no longer the function 144d:a80a that it was"):
-        prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
+        prepare(hand.host_env, claim(), [AllocatedDevice(target, "gpu")])
 
 
-def test_a_lost_checkpoint_and_a_running_machine() -> None:
+def test_a_lost_checkpoint_and_a_running_vm() -> None:
     """How the device was before is not known any more, so it is left with vfio-pci."""
     played = kernel(NVME)
     hand = Hand(played)
     hand.give(SSD)
     hand.state.remove("checkpoint.json")
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     before = list(played.writes)
     hand.give(SSD, running=(SSD,))
     assert played.writes == before
@@ -379,31 +379,31 @@ def test_a_lost_checkpoint_and_a_running_machine() -> None:
     assert drivers(played, SSD) == ["vfio-pci"]
 
 
-def test_who_looks_on_touches_nothing_and_who_shares_goes_last() -> None:
+def test_admin_access_binds_nothing_and_the_last_sharer_restores() -> None:
     played = kernel(NVME)
     hand = Hand(played)
     target = hand.target(SSD)
     hand.give(SSD)
     before = list(played.writes)
-    prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", admin_access=True)])
+    prepare(hand.host_env, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", admin_access=True)])
     assert hand.take("uid-2") == {}
     assert played.writes == before
-    prepare(hand.station, claim("part", uid="uid-3"), [AllocatedDevice(target, "part")])
+    prepare(hand.host_env, claim("part", uid="uid-3"), [AllocatedDevice(target, "part")])
     assert hand.take() == {}
     assert drivers(played, SSD) == ["vfio-pci"]  # the other one still has it
     assert hand.take("uid-3") == {}
     assert (drivers(played, SSD), played.resets) == (["nvme"], [SSD])  # as it was before the first of them
 
 
-def test_who_looks_on_keeps_nothing_from_going_back() -> None:
+def test_admin_access_does_not_keep_a_function_from_being_restored() -> None:
     played = kernel(NVME)
     hand = Hand(played)
     target = hand.target(SSD)
     hand.give(SSD)
-    prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", admin_access=True)])
+    prepare(hand.host_env, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", admin_access=True)])
     with pytest.raises(NotReady, match=f"is not unprepared: a VM still has {SSD}"):
         hand.take(running=(SSD,))
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     hand.give(SSD, running=(SSD,))  # after a start, too, it is its own
     assert hand.take() == {}
     assert (drivers(played, SSD), played.resets) == (["nvme"], [SSD])
@@ -416,7 +416,7 @@ def test_a_card_that_came_later_is_remembered_as_it_is() -> None:
     hand = Hand(kernel(NVME))
     hand.give(SSD)
     hand.kernel = new = kernel(NVME.replace("a80a", "a80b").replace("driver: nvme", "driver: none"))
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     hand.give(SSD, to=claim("next", uid="uid-2"))
     assert hand.take() == hand.take("uid-2") == {}
     assert drivers(new, SSD) == [None]
@@ -466,7 +466,7 @@ def test_metadata_for_launchers() -> None:
         AllocatedDevice(hand.target(CARD), "disk"),
     ]
     made = claim("vm-x7", annotations={"resource.kubernetes.io/pod-claim-name": "hardware"})
-    prepare(hand.station, made, wanted)
+    prepare(hand.host_env, made, wanted)
     base = "uid-1/resourceclaimtemplates/hardware"
     assert hand.metadata.names() == [f"{base}/{request}/pci.outfitter.dev-metadata.json" for request in ("disk", "gpu")]
     gpu, disk = (described(hand, f"{base}/{request}") for request in ("gpu", "disk"))
@@ -495,4 +495,4 @@ def test_a_mediated_device_is_described_and_not_bound() -> None:
     assert played.writes == []
     played.write(f"/sys/bus/mdev/devices/{uuid}/remove", "1")
     with pytest.raises(NotReady, match=f"the mediated device {uuid} is no longer there"):
-        prepare(hand.station, claim(), [AllocatedDevice(target, "vgpu")])
+        prepare(hand.host_env, claim(), [AllocatedDevice(target, "vgpu")])

@@ -36,11 +36,11 @@ def settings(text: str) -> HostSettings:
 
 
 def virtual(hand: Hand, text: str, used: tuple[str, ...] = ()) -> list[str]:
-    return list(sriov.provision(hand.station, settings(text).sriov, scan.scan(hand.kernel).devices, used))
+    return list(sriov.provision(hand.host_env, settings(text).sriov, scan.scan(hand.kernel).devices, used))
 
 
 def mediated(hand: Hand, text: str, used: tuple[str, ...] = ()) -> list[str]:
-    return list(mdev.provision(hand.station, settings(text).mdev, scan.scan(hand.kernel), used))
+    return list(mdev.provision(hand.host_env, settings(text).mdev, scan.scan(hand.kernel), used))
 
 
 def count(hand: Hand) -> int:
@@ -82,12 +82,12 @@ CASES = {
 def test_virtual_functions(name: str) -> None:
     case = CASES[name]
     hand = Hand(kernel(NIC % case.have))
-    hand.station.checkpoint.set_vfs(case.ours)
+    hand.host_env.checkpoint.set_vfs(case.ours)
     case.make(hand.kernel)
     said = virtual(hand, case.text, case.used)
     assert count(hand) == case.left
     assert [case.says in sentence for sentence in said] == ([True] if case.says else [])
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     assert virtual(hand, case.text, case.used) == said  # and so it stays
     assert count(hand) == case.left
 
@@ -98,7 +98,7 @@ def test_a_number_that_could_not_be_changed_is_still_ours() -> None:
     hand.kernel.fail("sriov_numvfs", errno.EBUSY, 1)
     [busy] = virtual(hand, TWO)
     assert "Device or resource busy" in busy
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     assert virtual(hand, TWO) == []
     assert count(hand) == 2
 
@@ -121,7 +121,7 @@ def dying(write: Callable[[str, str], None], left: list[int]) -> Callable[[str, 
 
 
 @pytest.mark.parametrize(("first", "then"), [(0, 4), (4, 2), (2, 4), (4, 0)])
-def test_a_death_at_every_write_does_not_make_ours_somebody_elses(first: int, then: int) -> None:
+def test_a_crash_at_any_write_does_not_make_our_vfs_foreign(first: int, then: int) -> None:
     text = "sriov: [{address: 0000:3b:00.0, count: %d}]"
     for point in range(20):
         hand = Hand(kernel(NIC % 0))
@@ -132,9 +132,9 @@ def test_a_death_at_every_write_does_not_make_ours_somebody_elses(first: int, th
                 patch.setattr(where, "write", dying(where.write, left))
             with contextlib.suppress(Dies):
                 virtual(hand, text % then)
-        hand.station = hand.fresh()
+        hand.host_env = hand.fresh()
         assert virtual(hand, text % then) == []
-        assert (count(hand), hand.station.checkpoint.vfs.get(PF)) == (then, then)
+        assert (count(hand), hand.host_env.checkpoint.vfs.get(PF)) == (then, then)
         if left[0] >= 0:
             break
     assert point >= 4
@@ -147,17 +147,17 @@ def test_mediated_devices_are_the_same_after_every_start() -> None:
     made = {one.uuid for one in scan.scan(hand.kernel).mdevs} - before
     assert made == {provisioning.mdev_uuid("a", "mbochs", "mbochs-large", number) for number in range(2)}
     writes = len(hand.kernel.writes)  # type: ignore[attr-defined]
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     assert mediated(hand, LARGE) == []
     assert len(hand.kernel.writes) == writes  # type: ignore[attr-defined]
     one, two = sorted(made)
     said = mediated(hand, "{}", used=(one,))
     assert said == [f"mediated device {one} is no longer configured and stays while it is in use"]
     assert {each.uuid for each in scan.scan(hand.kernel).mdevs} == before | {one}
-    hand.station = hand.fresh()
+    hand.host_env = hand.fresh()
     assert mediated(hand, "{}") == []
-    assert {each.uuid for each in scan.scan(hand.kernel).mdevs} == before  # and nobody else's
-    assert hand.station.checkpoint.made == ()
+    assert {each.uuid for each in scan.scan(hand.kernel).mdevs} == before  # and no others
+    assert hand.host_env.checkpoint.made == ()
     assert two not in before
 
 

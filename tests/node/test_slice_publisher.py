@@ -29,9 +29,9 @@ async def test_only_what_changed_is_written(bench: Bench) -> None:
     [three] = hosts_of("node", 3)
     assert await bench.start(three) == 3
     revision = bench.store.revision
-    keeper = bench.keeper(three)
-    assert await keeper.start() == 3
-    await keeper.audit("node-0")
+    audit = bench.audit(three)
+    assert await audit.start() == 3
+    await audit.audit("node-0")
     assert bench.store.revision == revision
     [five] = hosts_of("node", 5)
     assert await bench.start(five) == 5
@@ -58,15 +58,15 @@ async def test_slices_belong_to_the_node_as_it_is_now(bench: Bench) -> None:
 
 async def test_marks_are_taints(bench: Bench) -> None:
     three = host(NIC % 3)
-    keeper = bench.keeper(three)
-    await keeper.start()
+    audit = bench.audit(three)
+    await audit.start()
     await out_of_service.reserve(bench.store, "a", three.device(VF0), by="admin", reason="for later", now=NOW)
     await out_of_service.quarantine(bench.store, "a", three.device(VF1), by="admin", reason="it smells", now=NOW)
-    await keeper.audit("a")
+    await audit.audit("a")
     assert await bench.taints() == {VF0: ["reserved"], VF1: ["quarantined"]}
     await out_of_service.unreserve(bench.store, "a", three.device(VF0))
     await out_of_service.restore(bench.store, "a", three.device(VF1))
-    await keeper.audit("a")
+    await audit.audit("a")
     assert await bench.taints() == {}
 
 
@@ -74,21 +74,21 @@ async def test_where_taints_are_dropped_the_device_is_left_out() -> None:
     clock = ManualClock()
     product = app.Embedded(Tasteless(clock=clock, names=IdGenerator(random.Random(1))), [], clock=clock)
     bench, three = Bench(product, clock), host(NIC % 3)
-    keeper = bench.keeper(three)
-    await keeper.start()
+    audit = bench.audit(three)
+    await audit.start()
     assert len(await bench.devices()) == 3
     await out_of_service.quarantine(bench.store, "a", three.device(VF1), by="admin", now=NOW)
-    await keeper.audit("a")
+    await audit.audit("a")
     assert VF1 not in await bench.devices()
     revision = bench.store.revision
-    await keeper.audit("a")
+    await audit.audit("a")
     assert bench.store.revision == revision
     await out_of_service.restore(bench.store, "a", three.device(VF1))
-    await keeper.audit("a")
+    await audit.audit("a")
     assert len(await bench.devices()) == 3
 
 
-async def test_what_a_driver_tells_is_no_news_while_a_machine_has_the_device(bench: Bench) -> None:
+async def test_a_devices_driver_is_not_published_anew_while_a_vm_has_it(bench: Bench) -> None:
     spec = "device_spec: [{product_id: a80a}]"
     bound = host("{address: 0000:65:00.0, vendor: 144d, product: a80a, class: 010802, driver: nvme, serial: S1}", spec)
     await bench.start(bound)
@@ -110,7 +110,7 @@ async def test_what_is_not_offered_says_why(bench: Bench) -> None:
                        "0000:65:00.0": "no entry of device_spec lists 0000:65:00.0"}
 
 
-async def test_oddities_of_a_host_are_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_warnings_of_a_host_are_published(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     odd = replace(host(NIC % 1), tree=lambda: MemoryTree({"/sys/bus/pci/devices/what": "?"}))
     await bench.start(odd)
     inventory = await bench.store.get(kinds.HOST_INVENTORY, "a")
@@ -153,7 +153,7 @@ async def test_a_domain_that_has_another_drivers_device_taints_none_of_ours(benc
 
 
 async def test_slices_of_an_older_generation_are_not_what_is_published(bench: Bench) -> None:
-    """Left behind by a start that died: a device that only they have is not brought back."""
+    """Left behind by a start that was killed: a device that only they have is not brought back."""
     spec = "device_spec: [{product_id: '1889'}, {product_id: a80a}]"
     both = host(f"{NIC % 2}, {DISK}", spec)
     await bench.start(both)
@@ -169,7 +169,7 @@ async def test_slices_of_an_older_generation_are_not_what_is_published(bench: Be
     assert part["spec"]["pool"]["generation"] == 3, "above all that stand"
 
 
-async def test_a_machine_with_something_unknown_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unknown_device_of_a_vm_is_a_warning(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     one = host(NIC % 1)
     await one.hypervisor.start(foreign("guest", "0000:99:00.0", "0000:3b:01.0"))
     await bench.start(one)
@@ -224,7 +224,7 @@ async def blocked(bench: Bench, name: str = "a") -> dict[str, bool]:
     return out
 
 
-async def test_a_card_is_not_given_whole_while_an_unlisted_function_of_it_is_held(bench: Bench) -> None:
+async def test_a_pf_is_not_allocated_while_an_unlisted_vf_of_it_is_held(bench: Bench) -> None:
     both = host(NIC % 2, "device_spec: [{vendor_id: '8086'}]")
     await bench.start(both)
     await bench.hold(both, VF0)
@@ -232,7 +232,7 @@ async def test_a_card_is_not_given_whole_while_an_unlisted_function_of_it_is_hel
     assert await blocked(bench) == {PF: True, VF0: True}
 
 
-async def test_its_functions_are_not_given_while_the_unlisted_card_is_held(bench: Bench) -> None:
+async def test_vfs_are_not_allocated_while_their_unlisted_pf_is_held(bench: Bench) -> None:
     both = host(NIC % 2, "device_spec: [{vendor_id: '8086'}]")
     await bench.start(both)
     await bench.hold(both, PF)
@@ -253,7 +253,7 @@ async def test_a_start_never_lifts_a_mark_where_taints_are_dropped() -> None:
 
 
 async def test_a_host_that_plays_another_driver_has_its_names_and_attributes(bench: Bench) -> None:
-    """Also when it looks again while a machine has the device, and when the device leaves the bus."""
+    """Also when it looks again while a VM has the device, and when the device leaves the bus."""
     says = ("published: {name: gpu-0, attributes: {type: {string: gpu}, index: {int: 0}, shared: {bool: false}, "
             "fw: {version: 1.0.0}, kind: {string: toaster}, productName: {string: A1}}}")
     card = host(f"{{address: 0000:65:00.0, vendor: 10de, product: 2236, {says}}}, {NIC % 1}", driver="gpu.example.com")
@@ -271,7 +271,7 @@ async def test_a_host_that_plays_another_driver_has_its_names_and_attributes(ben
     revision = bench.store.revision
     assert await bench.start(card) == 2
     assert bench.store.revision == revision, "nothing is news"
-    await bench.keeper(replace(card, tree=lambda: MemoryTree({}))).start()
+    await bench.audit(replace(card, tree=lambda: MemoryTree({}))).start()
     [part] = (await bench.store.list(kinds.RESOURCE_SLICE)).items
     [gone] = part["spec"]["devices"]
     assert (gone["name"], gone["attributes"]) == ("gpu-0", gpu["attributes"])

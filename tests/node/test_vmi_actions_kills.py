@@ -1,5 +1,5 @@
-"""The product is killed at every point between a wish and its effect: a machine that was to be paused is paused, one that was
-to go on goes on, one that was to start paused did, and no reset is done twice."""
+"""The product is killed at every point between an action request and its effect: a VM that was to be paused is paused, one
+that was to go on goes on, one that was to start paused did, and no reset is done twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.node.vmi_lifecycle import World, every_point
 
 
 async def stands(world: World) -> bool:
-    """Whether the machine stands still; everybody must say the same of it."""
+    """Whether the VM stands still; everybody must say the same of it."""
     [domain] = await world.domains()
     blue = await world.find(kinds.VMI, "blue")
     assert blue is not None, await world.picture()

@@ -51,7 +51,7 @@ ENOUGH = 3000  # writes after which those who still move will go on for ever
 
 @dataclass(frozen=True)
 class Ran:
-    """A machine at the moment of a death."""
+    """A VM at the moment of a death."""
 
     name: str
     devices: tuple[str, ...]
@@ -94,7 +94,7 @@ class World(Scene):
     # -- users
 
     def wish(self, how: str, grace: int = 0, kind: str = "hostDevices") -> Object:
-        """Most of a machine's spec, with one device: by a claim that is made for each of its pods ("template"), by a claim of
+        """Most of a VM's spec, with one device: by a claim that is made for each of its pods ("template"), by a claim of
         its own ("own"), or by the name of a resource ("resource")."""
         device: Object = {"name": "card", "claimName": "cards", "requestName": "card"}
         if how == "resource":
@@ -112,7 +112,7 @@ class World(Scene):
         self.home.books.asked[vm["metadata"]["uid"]] = action
 
     async def nudge(self, action: vmi_actions.Action, name: str) -> None:
-        """As the API server does it for what is asked of a machine that runs. Conflict: it is not in a state for it."""
+        """As the API server does it for what is asked of a VM that runs. Conflict: it is not in a state for it."""
         wanted = vmi_actions.with_action_request(
             action, await self.store.get(kinds.VMI, name, "here"), rfc3339(self.clock.now())
         )
@@ -174,7 +174,7 @@ class World(Scene):
                     yield uid, Ran(domain.name, domain.devices, machines.incarnation(uid))
 
     def _asked_to_stop(self, uid: str) -> bool:
-        """By the machine of which it is an instance, or by that having gone."""
+        """By the VM of which it is an instance, or by that having gone."""
         instance = next(obj for obj in self.home.books.all(kinds.VMI) if obj["metadata"]["uid"] == uid)
         vm = self.home.books.objects[kinds.VM].get(("here", instance["metadata"]["name"]))
         if vm is None or (vm_api.owner(instance, kinds.VM.kind) or {}).get("uid") != vm["metadata"]["uid"]:
@@ -195,7 +195,7 @@ class World(Scene):
         await self.live(self.product.settle())
 
     async def rest(self) -> None:
-        """Until nobody moves any more, however long one waits; then all books must agree."""
+        """Until nothing moves any more, however long one waits; then all books must agree."""
         quiet, most = 0, self.home.steps + ENOUGH
         while quiet < len(QUIET):
             before = self.home.steps
@@ -230,7 +230,7 @@ class World(Scene):
                 yield f"{before.name} ran before the death and does not any more"
 
     def _hosts(self) -> Iterator[str]:
-        """Page, checkpoint, files, drivers and machines of each host tell the same."""
+        """Page, checkpoint, files, drivers and VMs of each host tell the same."""
         for host, machines in self.hypervisors():
             assert host.env is not None
             prepared = sorted((one.holder.uid, one.device.device) for one in self.home.books.bookings
@@ -261,7 +261,7 @@ class World(Scene):
                 yield f"{host.name}: {page.quarantined} are quarantined"
 
     def _places(self) -> Iterator[str]:
-        """Nobody waits for a device while there is one, and machines say how they are."""
+        """No VMI waits for a device while one is free, and VMs say how they are."""
         waiting = [pod["metadata"]["name"] for pod in self.home.books.all(kinds.POD) if not pod["spec"].get("nodeName")]
         if waiting and len(self.home.books.bookings) < DEVICES:
             yield f"{waiting} wait, and only {len(self.home.books.bookings)} of {DEVICES} devices are taken"

@@ -1,4 +1,4 @@
-"""The kernel that is played does what Linux does, where our code could tell the difference."""
+"""The simulated kernel does what Linux does, where our code could tell the difference."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_on_a_captured_host_too() -> None:
     assert played.read(f"{types}/mbochs-large/available_instances") == "3\n"
 
 
-def test_a_played_root_outlives_its_process(tmp_path: Path) -> None:
+def test_a_simulated_root_survives_its_process(tmp_path: Path) -> None:
     host = hosts_file.parse(f"hosts: [{{name: a, pci: [{NVME}, {BOUND}]}}]").hosts[0]
 
     def root() -> SimulatedRoot:

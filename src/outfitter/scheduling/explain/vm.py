@@ -118,7 +118,7 @@ def _names_no_request(facts: Facts, ref: device_refs.DeviceRef, pod: Mapping[str
     if claim is None:
         return False
     requests = ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ()
-    return ref.request not in [each.get("name") for each in requests] and not pod_claims.answers(claim, ref)
+    return ref.request not in [each.get("name") for each in requests] and not pod_claims.results_for(claim, ref)
 
 
 def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
