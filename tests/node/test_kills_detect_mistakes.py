@@ -14,7 +14,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.vm_claims import VmClaims
-from outfitter.errors import NotReady
+from outfitter.errors import StartupRefused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node import vfio
@@ -103,9 +103,9 @@ def looks_again(patch: Patch) -> None:
 
     run = HostEnv.run
 
-    async def noted(self: HostEnv, work: Callable[[], object]) -> object:
+    async def noted(self: HostEnv, work: Callable[[], object], places: Collection[str] = ()) -> object:
         Stations.last = self
-        return await run(self, work)
+        return await run(self, work, places)
 
     patch.setattr(HostEnv, "run", noted)
     patch.setattr(Checkpoint, "take", anew)
@@ -220,6 +220,6 @@ async def lives(folder: Path) -> None:
 @pytest.mark.parametrize("name", MISTAKES)
 async def test_a_mistake_is_found(name: str, monkeypatch: Patch, tmp_path: Path) -> None:
     MISTAKES[name](monkeypatch)
-    with pytest.raises((AssertionError, NotReady, TimeoutError, ValueError)) as found:
+    with pytest.raises((AssertionError, StartupRefused, TimeoutError, ValueError)) as found:
         await lives(tmp_path)
     print(f"{name}: {str(found.value).splitlines()[0]}")
