@@ -17,6 +17,7 @@ from outfitter.api.page import Booking, Holder, Page
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import watch_filter
 from outfitter.node.agent import Agent
+from tests.controllers import resync
 from tests.controllers.scenario import hosts_of
 from tests.node.test_agent import running
 
@@ -131,6 +132,7 @@ async def test_a_vm_is_started_in_two_reconciles(monkeypatch: pytest.MonkeyPatch
             await scene.running(name)
         await scene.settle()
         assert len(keys) <= 6
+        assert resync.LOOPS.keys() <= {controller.name for controller in scene.product.runner.controllers}
         await scene.nothing_missed()
 
 
