@@ -337,7 +337,7 @@ async def _(scene: Scene) -> None:
     kept = await scene.find(kinds.POD, pod)
     assert kept is not None
     assert (kept["status"]["phase"], kept["status"]["reason"]) == ("Failed", "Deleted")
-    assert "until its finalizers are taken off: example.com/looks" in kept["status"]["message"]
+    assert "until its finalizers are removed: example.com/looks" in kept["status"]["message"]
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_green"]
     await scene.phase("blue", "Succeeded")
     await scene.waits("blue", "Ready", f"it was deleted and is off; its pod {pod} stays", "taken off: example.com/looks")
