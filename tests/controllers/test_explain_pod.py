@@ -4,39 +4,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outfitter.api import kinds
+from outfitter.api import kinds, rejection_conditions
+from outfitter.api.device import DeviceId
 from outfitter.scheduling.explain import pod as explain_pod
+from outfitter.scheduling.explain.explanation import Explanation
 from tests.controllers import scenario as scenes
-from tests.controllers.pool_devices import BINDING, FABRIC, GPU, pod, publish, report, settled, why
+from tests.controllers.pool_devices import BINDING, FABRIC, GPU, pod, publish, report, settled
 from tests.controllers.scenario import Scene
+from tests.rejected import Code, no
 
 
-async def told(scene: Scene, name: str) -> list[str]:
-    """What `outfit why` says of a pod."""
+def contains(line: str, *words: str) -> bool:
+    return all(word in line for word in words)
+
+
+async def answer(scene: Scene, name: str) -> Explanation:
+    """The answer of `outfit why` for a pod."""
     there = await settled(scene, name)
-    found = explain_pod.pod(replace(await scene.facts(), now=scene.product.context.clock.now()), there)
-    return [found.sentence, *found.lines, *found.todo]
+    return explain_pod.pod(replace(await scene.facts(), now=scene.product.context.clock.now()), there)
 
 
 async def test_why_tells_of_devices_that_are_made_ready(scene: Scene) -> None:
     await publish(scene, "x0", **BINDING)
     await pod(scene, "one", {"fabric": "a"})
     first = (await settled(scene, "one"))["status"]["nominatedNodeName"]
-    sentence, device, todo = await told(scene, "one")
-    assert sentence == f"waits until its devices on {first} are made ready: rack/one/x0 is not Attached yet"
-    assert device.startswith(f"x0 of pool rack/one, on {first}, for request it: booked since ")
-    assert FABRIC in todo
+    found = await answer(scene, "one")
+    assert found.rejections == (no(Code.DEVICE_NOT_READY, DeviceId(FABRIC, "rack/one", "x0"), condition="Attached"),)
+    assert first in found.sentence
+    assert [(first in line, "x0" in line) for line in found.lines] == [(True, True)]
+    assert [FABRIC in line for line in found.todo] == [True]
+    assert rejection_conditions.of(await settled(scene, "one")) == [Code.DEVICE_NOT_READY]
     other = next(host.name for host in scene.product.hosts if host.name != first)
     await scene.store.patch(kinds.NODE, other, {"spec": {"unschedulable": True}})
     await report(scene, "a", "Broken")
-    found = await settled(scene, "one")
-    assert f"{first}: devices on {first} were given back: rack/one/x0: Broken (Said)" in why(found)
-    assert (await told(scene, "one"))[0].startswith("waits: 0/2 hosts"), "not: it is about to be given the same host again"
+    assert set(rejection_conditions.of(await settled(scene, "one"))) == {Code.HOST_EXCLUDED, Code.NODE_CORDONED}
+    found = await answer(scene, "one")
+    assert found.waiting is not None, "not: it is about to be given the same host again"
+    [excluded] = dict(found.waiting.hosts)[first].rejections
+    assert (excluded.code, "rack/one/x0" in excluded["message"]) == (Code.HOST_EXCLUDED, True)
     assert scene.clock is not None
     scene.clock.advance(61)
     assert (await settled(scene, "one"))["status"]["nominatedNodeName"] == first
     await report(scene, "a", "Attached")
-    assert (await told(scene, "one"))[0] == f"runs on {first}: nothing is wrong"
+    assert (await answer(scene, "one")).state == "Running"
+    assert rejection_conditions.of(await settled(scene, "one")) == []
 
 
 async def test_why_tells_of_devices_that_were_chosen_beforehand(scene: Scene) -> None:
@@ -46,8 +57,11 @@ async def test_why_tells_of_devices_that_were_chosen_beforehand(scene: Scene) ->
     for name in ("one", "two", "three"):
         await pod(scene, name, assignedDevices=[{"resourceName": GPU, "deviceIDs": [chosen]}])
     for name in ("two", "three"):
-        said = await told(scene, name)
-        assert any(f"assigned beforehand: {chosen} is held by pod/one" in line for line in said), said
+        found = await answer(scene, name)
+        assert found.waiting is not None
+        [held] = found.waiting.rejections
+        assert (held.code, held["id"], held.holder and held.holder.purpose) == (Code.HELD, chosen, "pod/one")
+        assert any(chosen in line and "pod/one" in line for line in found.lines), found.lines
     await scene.delete(kinds.POD, "one")
     assert (await settled(scene, "two"))["spec"]["nodeName"] == scene.host.name, "of two who name it the first to come"
     assert not (await settled(scene, "three"))["spec"].get("nodeName")
@@ -62,14 +76,13 @@ async def test_why_names_a_machine_that_is_stopped_and_keeps_its_device() -> Non
             "template": {"spec": {"domain": domain}}})
         await scene.running("amber")
         await pod(scene, "one", {scene.namespace: "a"})
-        assert (await told(scene, "one"))[-1] == f"{scene.host.name} could take it once vmi/amber in here ends"
+        assert contains((await answer(scene, "one")).todo[-1], scene.host.name, "vmi/amber")
         await scene.store.patch(kinds.VM, "amber", {"spec": {"runStrategy": "Halted"}}, scene.namespace)
         await scene.gone("amber")
         [claim] = [one["metadata"]["name"] for one in await scene.all(kinds.RESOURCE_CLAIM)
                    if one["metadata"].get("ownerReferences")]
-        assert (await told(scene, "one"))[-1] == (
-            f"{scene.host.name} could take it after: kubectl delete resourceclaim {claim} -n here; or delete vm/amber in here, "
-            "which is stopped and keeps its devices")
+        assert contains((await answer(scene, "one")).todo[-1], scene.host.name,
+                        f"kubectl delete resourceclaim {claim} -n here", "vm/amber")
         await scene.delete(kinds.RESOURCE_CLAIM, claim)
         assert (await settled(scene, "one"))["spec"]["nodeName"] == scene.host.name
 
@@ -79,11 +92,12 @@ async def test_why_names_who_could_let_go_of_a_device_that_no_host_owns(scene: S
     for name in ("one", "two"):
         await pod(scene, name, {"fabric": f"claim-{name}"})
     hosts = [host.name for host in scene.product.hosts]
-    assert (await told(scene, "two"))[-2:] == [f"{host} could take it once pod/one in {scene.namespace} ends" for host in hosts]
+    todo = (await answer(scene, "two")).todo
+    assert [contains(line, host, "pod/one") for line, host in zip(todo, hosts, strict=True)] == [True, True]
     await scene.create(kinds.RESOURCE_CLAIM, "many", {"devices": {"requests": [
         {"name": "it", "exactly": {"deviceClassName": "fabric", "count": 2}}]}})
     await scene.create(kinds.POD, "three", {"containers": [{"name": "main"}], "resourceClaims": [
         {"name": "many", "resourceClaimName": "many"}]})
-    assert not [way for way in await told(scene, "three") if "could take it" in way]
+    assert not [line for line in (await answer(scene, "three")).todo if "pod/one" in line]
     await scene.delete(kinds.POD, "one")
     assert (await settled(scene, "two"))["spec"]["nodeName"] in hosts

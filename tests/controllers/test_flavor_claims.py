@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no list of aliases": ({"extraSpecs": {"pci_passthrough:alias": "gpu"}},
                            "spec.extraSpecs[pci_passthrough:alias]", "no list of alias:count"),
     "more than a machine can have": ({"extraSpecs": {"pci_passthrough:alias": "gpu:33"}},
-                                     "spec.extraSpecs[pci_passthrough:alias]", "one machine can have 32"),
+                                     "spec.extraSpecs[pci_passthrough:alias]", "one VM can have 32"),
     "a policy that is none": ({"extraSpecs": {"hw:pci_numa_affinity_policy": "close"}},
                               "spec.extraSpecs[hw:pci_numa_affinity_policy]", "none of required"),
     "a group policy that is none": ({"extraSpecs": {"group_policy": "apart"}}, "spec.extraSpecs[group_policy]", "isolate"),
@@ -353,6 +353,6 @@ async def test_a_device_that_was_assigned_to_a_pod_is_not_given_to_a_flavor() ->
             "name": "main", "resources": {"requests": {"cpu": "100"}},
             "assignedDevices": [{"resourceName": "example.com/gpu", "deviceIDs": ["oak/pci-0000-17-00-0"]}]}]})
         await machine(here, "blue", "one", nodeSelector={"kubernetes.io/hostname": "oak"})
-        await here.waits("blue", "PodScheduled", "kept for pod/huge in here, which was given it beforehand")
+        await here.waits("blue", "PodScheduled", "pre-assigned to pod/huge")
         await here.delete(kinds.POD, "huge")
         assert addresses(await here.running("blue")) == ["0000:17:00.0"]

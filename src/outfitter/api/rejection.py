@@ -99,7 +99,9 @@ class RejectionCode(enum.StrEnum):
     DEVICES_GIVEN_BACK = "DevicesGivenBack"
 
 
-TAKEN = frozenset({RejectionCode.HELD, RejectionCode.RESERVED, RejectionCode.QUARANTINED, RejectionCode.UNCLEAN})
+# Another holder, an administrator or a pod that waits has the device.
+TAKEN = frozenset({RejectionCode.HELD, RejectionCode.RESERVED, RejectionCode.QUARANTINED, RejectionCode.UNCLEAN,
+                   RejectionCode.ASSIGNED_TO_OTHER})
 UNLIKE = frozenset({RejectionCode.SELECTOR_FALSE, RejectionCode.ALIAS_MISMATCH})  # the device is not what is asked for
 OUT_OF_SERVICE: Mapping[OutOfServiceRecords, RejectionCode] = {
     "reserved": RejectionCode.RESERVED, "quarantined": RejectionCode.QUARANTINED, "unclean": RejectionCode.UNCLEAN}

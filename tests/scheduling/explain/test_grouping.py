@@ -64,6 +64,13 @@ def test_the_same_words_of_other_objects_do_not_stand_together() -> None:
     assert [group.hosts for group in grouping.groups(hosts)] == [("a", "c"), ("b",)]
 
 
+def test_hosts_stand_together_whatever_label_they_have() -> None:
+    hosts: Hosts = [(f"n{number}", rejected(3, no(Code.NODE_SELECTOR, label="hostname", wanted="x", has=f"n{number}")))
+                    for number in range(9)]
+    [group] = grouping.groups(hosts)
+    assert (len(group.hosts), group.alike) == (9, False)
+
+
 def test_the_nearest_device_is_the_one_that_passes_most() -> None:
     near = grouping.nearest_device(many()[5:])
     assert near is not None

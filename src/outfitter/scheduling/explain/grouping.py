@@ -16,6 +16,7 @@ NAMED = 3  # hosts or devices that are named of many
 SHORT = 4  # lines of the short answer
 LONG = 20  # hosts that the long answer shows one by one
 DEVICES = 12  # lines for the devices of one host
+OWN = frozenset({"has", "rooms", "cells", "counter", "pool", "until"})  # details in which hosts differ that reject alike
 HOLDERS = 2  # of devices, that the short line of a host names
 
 
@@ -59,13 +60,14 @@ def groups(hosts: Sequence[tuple[str, HostRejection]]) -> list[HostGroup]:
 
 
 def _kind(rejection: Rejection) -> Hashable:
-    """What two rejections have in common that differ in amounts and times alone."""
+    """What two rejections have in common that differ in amounts, times and what is the host's own."""
     return rejection.code, rejection.device, rejection.holder, _frozen(rejection.detail), tuple(map(_kind, rejection.causes))
 
 
 def _frozen(value: Any) -> Hashable:
     if isinstance(value, Mapping):
-        return tuple((key, _frozen(each)) for key, each in sorted(value.items(), key=lambda item: str(item[0])))
+        return tuple((key, _frozen(each)) for key, each in sorted(value.items(), key=lambda item: str(item[0]))
+                     if key not in OWN)
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     return None if isinstance(value, int) and not isinstance(value, bool) else str(value)
