@@ -13,16 +13,18 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import Forbidden, NotFound
 from outfitter.inventory.config import Config, SchedulingSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.agent_host import AgentHost
 from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
@@ -119,7 +121,9 @@ class Scene:
         return (await self.store.list(kind, self.namespace if kind.namespaced else "")).items
 
     async def pod(self, machine: str) -> Object:
-        return next(pod for pod in await self.all(kinds.POD) if pod["metadata"]["labels"]["vm.kubevirt.io/name"] == machine)
+        return next(
+            pod for pod in await self.all(kinds.POD) if pod["metadata"].get("labels", {}).get("vm.kubevirt.io/name") == machine
+        )
 
     async def bookings(self) -> list[Booking]:
         return [booking for host in self.product.hosts for booking in (await book.read(self.store, host.name)).bookings]
@@ -204,6 +208,21 @@ class Scene:
             return message if found and found["status"] == "False" and all(word in message for word in words) else None
 
         return await self.reach(check, f"{machine} waits, {type_} says {' and '.join(words)}")
+
+    async def rejected(self, machine: str, code: RejectionCode, **detail: Any) -> list[Rejection]:
+        """Once a VMI and its pod carry a code: the rejections of its pod, hosts and devices with that code and this detail."""
+        async def check() -> bool:
+            return code in rejection_conditions.of(await self.find(kinds.VMI, machine) or {})
+
+        await self.reach(check, f"{machine} is rejected for {code}")
+        pod = await self.pod(machine)
+        assert code in rejection_conditions.of(pod)
+        verdict = (await self.facts()).choose(pod)
+        assert isinstance(verdict, Waiting), verdict
+        every = [*verdict.rejections, *(each for _, host in verdict.hosts for each in (*host.rejections, *host.obstacles))]
+        found = [each for each in every if each.code is code and {**each.detail, **detail} == each.detail]
+        assert found, every
+        return found
 
     async def gone(self, *machines: str) -> None:
         async def check() -> bool:

@@ -17,6 +17,7 @@ from outfitter.ledger import book, placement_view
 from outfitter.store.base import Store
 from tests.controllers.numa_hosts import CONFIG, flavor, machine, scene
 from tests.controllers.scenario import Scene, addresses
+from tests.rejected import Code
 
 
 async def pinned_to(scene: Scene, name: str) -> list[int]:
@@ -45,7 +46,7 @@ async def test_cpus_of_their_own_are_booked_and_given_back() -> None:
         assert b["status"]["flavor"]["pinned"] == {"1": 3}
         assert await pinned_to(here, "b") == [4, 5, 6]
         await machine(here, "c", "near", nodeSelector={"kubernetes.io/hostname": "elm"})
-        await here.waits("c", "PodScheduled", "cell 0 has 0 free CPUs", "cell 1 has 1 free CPUs")
+        await here.rejected("c", Code.NUMA_TOO_FEW_CPUS, cells={0: 0, 1: 1})
         await here.delete(kinds.VMI, "a")
         c = await here.running("c")
         assert addresses(c) == ["0000:17:00.0"]
@@ -111,7 +112,7 @@ async def test_a_machine_without_a_flavor_may_have_cpus_of_its_own() -> None:
         await here.running("b")
         assert await pinned_to(here, "b") == [4, 5, 6], "on one cell, while one has room"
         await alone(here, "c", 4)
-        await here.waits("c", "PodScheduled", "3 of 8 cpu free, 4 wanted")
+        await here.rejected("c", Code.INSUFFICIENT_RESOURCE, resource="cpu", free=3000, total=8000, wanted=4000)
         await alone(here, "d", 2, host="oak")
         await here.running("d")
         assert await pinned_to(here, "d") == [0, 1], "another host has its own"
@@ -156,7 +157,7 @@ async def test_own_cpus_stay_the_same_whoever_restarts(tmp_path: Path) -> None:
 async def test_a_crash_between_the_pod_and_the_record_loses_nothing() -> None:
     async with scene() as here:
         await alone(here, "a", 2, host="nowhere")
-        await here.waits("a", "PodScheduled", "nodeSelector wants")
+        await here.rejected("a", Code.NODE_SELECTOR)
         record = (await here.find(kinds.VMI, "a") or {})["status"]["flavor"]
         await here.store.patch(kinds.VMI, "a", {"status": {"flavor": None}}, "here", subresource="status")
 
@@ -198,7 +199,7 @@ async def test_cpus_that_went_between_the_choice_and_the_booking_are_not_given_t
     async with scene() as here:
         await flavor(here, "cpus", vcpus=2, extraSpecs={"hw:cpu_policy": "dedicated"})
         await machine(here, "blue", "cpus", nodeSelector={"kubernetes.io/hostname": "elm"})
-        await here.waits("blue", "PodScheduled", "cell 0 has 0 free CPUs", "cell 1 has 1 free CPUs")
+        await here.rejected("blue", Code.NUMA_TOO_FEW_CPUS, cells={0: 0, 1: 1})
 
 
 async def test_who_comes_together_gets_what_the_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.kinds import Object
 from outfitter.api.rejection import RejectionCode
 from outfitter.errors import Invalid
@@ -99,8 +99,8 @@ async def test_a_machine_that_keeps_a_tainted_device_waits_in_one_pod(scene: Sce
     await scene.settle()
     assert scene.clock is not None
     scene.clock.advance(borne or 0)
-    said = await scene.waits("blue", "PodScheduled", "claim blue-disk", "keeps rack/one/x0, which has the taint "
-                                                                        "example.com/broken:NoExecute")
+    said = await scene.waits("blue", "PodScheduled", "claim blue-disk", "x0", "example.com/broken:NoExecute")
+    assert rejection_conditions.of(await scene.pod("blue")) == [RejectionCode.CLAIM_DEVICE_TAINTED]
     for _ in range(20):
         scene.clock.advance(10)
         await scene.settle()

@@ -17,6 +17,7 @@ from outfitter.errors import Invalid
 from outfitter.inventory.simulation import hosts_file
 from outfitter.store.clock import ManualClock
 from tests.controllers.scenario import Scene
+from tests.rejected import Code
 
 HOSTS = """
 hosts:
@@ -119,7 +120,7 @@ async def test_a_bridge_is_looked_for_where_there_is_one() -> None:
         assert (await scene.running("blue"))["status"]["nodeName"] == "other"
         await definition(scene, "far", "bridge.network.kubevirt.io/br9", type="bridge", bridge="br9")
         await machine(scene, "green", {"far": (multus("far"), {"bridge": {}})})
-        await scene.waits("green", "PodScheduled", "it offers no bridge.network.kubevirt.io/br9")
+        await scene.rejected("green", Code.RESOURCE_NOT_OFFERED, resource="bridge.network.kubevirt.io/br9")
 
 
 WAITS: dict[str, tuple[str, str, list[str]]] = {  # the definition that is named, the condition, and what it says

@@ -16,6 +16,7 @@ from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene
+from tests.rejected import Code
 
 TAINT: Object = {"key": "maintenance", "value": "now", "effect": "NoExecute"}
 OTHER: Object = {"key": "rack", "effect": "NoExecute"}
@@ -148,7 +149,7 @@ async def test_a_machine_whose_own_claim_keeps_a_device_there_waits_for_the_host
     first = await scene.running("blue")
     host = first["status"]["nodeName"]
     await taint(scene, host, TAINT)
-    await scene.waits("blue", "PodScheduled", f"{host}: taint maintenance=now:NoExecute is not tolerated")
+    await scene.rejected("blue", Code.NODE_TAINTED, taint="maintenance=now:NoExecute")
     await taint(scene, host)
     again = await scene.running("blue")
     assert again["status"]["nodeName"] == host

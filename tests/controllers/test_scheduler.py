@@ -142,7 +142,7 @@ async def test_a_claim_of_somebody_else_is_not_used(scene: Scene, told: bool, ow
     assert why_not.sentence == f"waits: {said}"
     assert await scene.find(kinds.RESOURCE_CLAIM, claim) == other
     await scene.delete(kinds.RESOURCE_CLAIM, claim)
-    await scene.waits("blue", "PodScheduled", "nodeSelector")
+    await scene.rejected("blue", RejectionCode.NODE_SELECTOR, label="not", wanted="there")
     found = await scene.find(kinds.RESOURCE_CLAIM, claim) or {}
     assert found["metadata"]["ownerReferences"][0]["uid"] == uid
 
@@ -340,8 +340,10 @@ async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Sc
     assert written() == (0, 0)
     told = (await scene.facts()).choose(large)
     assert isinstance(told, Waiting)
-    assert {one.holder.purpose for _, rejected in told.hosts for one in rejected.taken if one.holder} == {"pod/first", "pod/last"}, \
-        "who asks why gets the answer of now"
+    assert {one.holder.purpose for _, rejected in told.hosts for one in rejected.taken if one.holder} == {
+        "pod/first",
+        "pod/last",
+    }, "who asks why gets the answer of now"
     assert scene.clock is not None
     scene.clock.advance(REPORT_INTERVAL)
     assert "pod/last" in why(await settled(scene, "large")), "the last reason is told in the end"

@@ -23,6 +23,7 @@ from outfitter.ledger import book
 from tests import kubernetes
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, addresses, device, logged
+from tests.rejected import Code
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,9 @@ async def _(scene: Scene) -> None:
     await scene.machine("blue")
     await scene.running("blue")
     await scene.machine("green")
-    ours = ("0/1", "1 match, 0 free", "held by vmi/blue (claim virt-launcher-blue-", "since 2026")
-    await scene.waits("green", "PodScheduled", *(ours if scene.embedded else ["0/"]))  # hosts of others may be just going
+    await scene.waits("green", "PodScheduled", *(["vmi/blue"] if scene.embedded else ["0/"]))  # of others hosts may be going
+    if scene.embedded:
+        await scene.rejected("green", Code.TOO_FEW_FREE, wanted=1, match=1, free=0)
     green = await scene.phase("green", "Scheduling")
     assert device_status.missing_devices(green) == ["nic0"], "it says which claim it waits for, and nothing more"
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
@@ -177,7 +179,7 @@ async def _(scene: Scene) -> None:
 async def _(scene: Scene) -> None:
     await scene.machine("blue")
     if scene.embedded:
-        await scene.waits("blue", "PodScheduled", 'has not been made yet: is there a ResourceClaimTemplate "one-vf"?')
+        await scene.rejected("blue", Code.CLAIM_NOT_CREATED, entry="network", template="one-vf")
         assert await scene.events("FailedResourceClaimCreation") == ["ResourceClaimTemplate one-vf does not exist in here"]
     else:
         await scene.waits("blue", "DevicesReady", "nic0: claim network has not been made yet")
@@ -198,7 +200,9 @@ async def _(scene: Scene) -> None:
     await scene.delete(kinds.DEVICE_CLASS, scene.namespace)
     await scene.template()
     await scene.machine("blue")
-    await scene.waits("blue", "PodScheduled", *([f"there is no DeviceClass {scene.namespace}"] if scene.embedded else ()))
+    await scene.waits("blue", "PodScheduled")
+    if scene.embedded:
+        await scene.rejected("blue", Code.CLASS_MISSING, **{"class": scene.namespace})
     await scene.classes()
     await scene.running("blue")
 
@@ -255,7 +259,9 @@ async def _(scene: Scene) -> None:
 async def _(scene: Scene) -> None:
     await scene.template("three", count=3)
     await scene.machine("blue", template="three")
-    await scene.waits("blue", "PodScheduled", *(["wants 3: 2 match, 2 free"] if scene.embedded else ()))
+    await scene.waits("blue", "PodScheduled")
+    if scene.embedded:
+        await scene.rejected("blue", Code.TOO_FEW_FREE, wanted=3, match=2, free=2)
     assert not await scene.bookings()
     assert not await scene.domains()
 

@@ -25,6 +25,7 @@ from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, hosts_of
+from tests.rejected import Code
 
 
 @contextlib.asynccontextmanager
@@ -417,7 +418,7 @@ async def test_a_claim_that_two_vmis_name_serves_the_first_alone() -> None:
         await scene.machine("blue", claim="mine")
         await scene.running("blue")
         await scene.machine("green", claim="mine")
-        await scene.waits("green", "PodScheduled", "claim mine is in use by")
+        await scene.rejected("green", Code.CLAIM_IN_USE, claim="mine")
         blue, green = await scene.pod("blue"), await scene.pod("green")
         users = [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]} for pod in (blue, green)]
         await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"reservedFor": users}}, "here", subresource="status")

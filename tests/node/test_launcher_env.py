@@ -21,10 +21,12 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
 from outfitter.node.launcher_env import launcher_devices, merged_environment
 from outfitter.node.metadata import PreparedDevice
+from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, addresses, device, logged
 from tests.node.prepare_host import BOUND, GPU
+from tests.rejected import Code
 
 DRIVER = "pci.outfitter.dev"
 NIC, CARD, PART = "vendor.example/nic", "vendor.example/gpu", "vendor.example/vgpu"
@@ -68,7 +70,10 @@ async def test_two_vms_never_share_devices_of_an_extended_resource() -> None:
         await machine(scene, "green", NIC)
         assert sorted([await has(scene, "blue"), await has(scene, "green")]) == [("0000:3b:01.0",), ("0000:3b:01.1",)]
         await machine(scene, "red", NIC)
-        await scene.waits("red", "PodScheduled", "held by vmi/blue", "held by vmi/green")
+        await scene.rejected("red", Code.TOO_FEW_FREE, resource=NIC, wanted=1, match=2, free=0)
+        facts = (await scene.facts()).choose(await scene.pod("red"))
+        assert isinstance(facts, Waiting)
+        assert {one.holder.purpose for _, host in facts.hosts for one in host.taken if one.holder} == {"vmi/blue", "vmi/green"}
         await scene.check_books()
         left = await has(scene, "blue")
         await scene.delete(kinds.VMI, "blue")
@@ -180,7 +185,7 @@ async def test_the_devices_of_an_earlier_pod_are_not_those_of_the_next() -> None
         await scene.store.create(kinds.VMI, {"metadata": {"name": "blue", "namespace": "here"}, "spec": {
             "nodeSelector": {"kubernetes.io/hostname": "elsewhere"}, "domain": {"memory": {"guest": "64Mi"}, "devices": {
                 "hostDevices": [{"name": "dev0", "deviceName": NIC}]}}}})
-        await scene.waits("blue", "PodScheduled", "elsewhere")
+        await scene.rejected("blue", Code.NODE_SELECTOR, wanted="elsewhere")
         old: Object = {"name": "dev0", "deviceResourceClaimStatus": {
             "resourceClaimName": "gone", "name": "gone", "attributes": {"pciAddress": "0000:99:00.0"}}}
         ready: Object = {"type": "DevicesReady", "status": "True", "reason": "DevicesKnown"}

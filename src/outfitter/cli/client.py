@@ -20,7 +20,7 @@ import yaml
 
 from outfitter.api import kinds, yaml_scalars
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, CommandFailed, OutfitterError, Unauthorized, Unavailable
+from outfitter.errors import BadRequest, CommandFailed, Invalid, OutfitterError, Unauthorized, Unavailable
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
@@ -143,7 +143,7 @@ def located_errors(obj: Object, where: str) -> Iterator[None]:
     except OutfitterError as error:
         if not isinstance(error, Unauthorized | Unavailable):
             name = obj["metadata"].get("name") or obj["metadata"].get("generateName")
-            about = "" if f'"{name}"' in error.message else f", {obj['kind']} {name}"
+            about = "" if isinstance(error, Invalid) else f", {obj['kind']} {name}"  # that names the object itself
             error.message = f"{where}{about}: {error.message}"
             error.args = (error.message,)
         raise
