@@ -1,6 +1,6 @@
 # Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
 .DEFAULT_GOAL := help
-.PHONY: help venv up demo pictures test test-parts check bench soak test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
+.PHONY: help golden venv up demo pictures test test-parts check bench soak test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -38,6 +38,9 @@ check: venv ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check src tests bench scripts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+golden: venv ## write the golden files of the renderers anew (read the diff)
+	@OUTFITTER_GOLDEN=1 $(BIN)/pytest -q tests/api/test_rejection_text.py tests/scheduling/explain tests/cli/test_why.py -k words
 
 test: check ## the checks, then every test that needs nothing else
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not (long or parts or kubectl or cluster or libvirt)" $(PYTEST)

@@ -35,6 +35,8 @@ SUMMARIES = {
         (no(Code.ASSIGNED_DEVICE_MISSING, id="a/x", resource="example.com/gpu"),)
     ),
     "pre-assigned devices that are elsewhere": rejected(("b", NOT_HERE), own=(NOT_HERE,)),
+    "a pod group": rejected(("a", CORDONED), own=(
+        no(Code.POD_GROUP_TOO_FEW_HOSTS, group="training", placed=3, wanted=4),)),
     "one host": rejected(("a", CORDONED)),
     "hosts with other reasons": rejected(("a", CORDONED), ("b", no(Code.NODE_NOT_READY, message="gone"))),
     "hosts with the same reason": rejected(("a", CORDONED), ("b", CORDONED), total=5),

@@ -11,27 +11,25 @@ from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.scheduler import Waiting
 
 LONGEST = 1000  # letters: it is written into conditions and events
-ASSIGNED = frozenset({RejectionCode.ASSIGNED_DEVICE_MISSING, RejectionCode.ASSIGNED_DEVICE_AMBIGUOUS})
 
 
 def summary(waiting: Waiting) -> str:
     """Hosts that reject for the same reason stand together."""
-    own = render_all(waiting.rejections)
     if not waiting.hosts:
-        if waiting.rejections and waiting.rejections[0].code in ASSIGNED:
-            return f"pre-assigned devices: {own}"
+        own = _own(waiting)
         return f"0/0 hosts are available: {own}" if RejectionCode.NO_HOST in waiting.codes else own
-    head = ""
-    if own:
-        head = (
-            f"{own}; "
-            if waiting.rejections[0].code == RejectionCode.POD_GROUP_TOO_FEW_HOSTS
-            else f"pre-assigned devices: {own}. "
-        )
+    head = f"{_own(waiting)}. " if waiting.rejections else ""
     head += f"0/{waiting.total} hosts are available: "
     tail, body = "".join(f"; {rest}" for rest in _rest(waiting)), "; ".join(_lines(waiting))
     room = LONGEST - len(head) - len(tail)
     return head + (body if len(body) <= room else f"{body[:room - 3]}...") + tail
+
+
+def _own(waiting: Waiting) -> str:
+    """Of the pod, its group and its claims; then of its pre-assigned devices, which have an id."""
+    assigned = [rejection for rejection in waiting.rejections if "id" in rejection.detail]
+    others = render_all(rejection for rejection in waiting.rejections if "id" not in rejection.detail)
+    return "; ".join(filter(None, [others, f"pre-assigned devices: {render_all(assigned)}" if assigned else ""]))
 
 
 def by_code(waiting: Waiting) -> dict[RejectionCode, str]:
