@@ -12,6 +12,7 @@ from prometheus_client import parser
 
 from outfitter import app
 from outfitter.api import kinds
+from outfitter.api.rejection import RejectionCode
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, METRICS, MONITORING, User
 from outfitter.errors import Conflict, Invalid, Unavailable
@@ -134,7 +135,10 @@ async def test_the_numbers_follow_the_life_of_a_machine() -> None:
             scene.store, scene.host.name, device, by="ann", reason="hot", now=scene.product.context.now()
         )
         await scene.running("blue")
+        await scene.machine("red", nodeSelector={"zone": "none"})
+        await scene.rejected("red", RejectionCode.NODE_SELECTOR)
         after = await scraped(scene)
+        assert value(after, "outfitter_scheduling_rejections_total", code="NodeSelector") == 1
         assert value(after, "outfitter_instances", phase="Running") == 1
         assert value(after, "outfitter_bookings", page=scene.host.name, state="prepared") == 1
         assert value(after, "outfitter_marks", page=scene.host.name, mark="quarantined") == 1

@@ -36,10 +36,10 @@ class RejectionCode(enum.StrEnum):
     CLAIM_INVALID = "ClaimInvalid"
     CLASS_MISSING = "ClassMissing"
     FEATURE_DISABLED = "FeatureDisabled"
-    POD_GROUP_INCOMPLETE = "PodGroupIncomplete"
-    POD_GROUP_TOO_FEW_HOSTS = "PodGroupTooFewHosts"
     ASSIGNED_DEVICE_MISSING = "AssignedDeviceMissing"
     ASSIGNED_DEVICE_AMBIGUOUS = "AssignedDeviceAmbiguous"
+    POD_GROUP_INCOMPLETE = "PodGroupIncomplete"
+    POD_GROUP_TOO_FEW_HOSTS = "PodGroupTooFewHosts"
     # Filters: the host, whatever devices it has.
     NODE_NAME = "NodeName"
     NODE_CORDONED = "NodeCordoned"
