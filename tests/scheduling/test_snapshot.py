@@ -11,6 +11,7 @@ import pytest
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Holder, OutOfServiceRecord, Page
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.scheduler import Placement, place
 from outfitter.scheduling.snapshot import SchedulingSnapshot
@@ -39,7 +40,7 @@ def answers(given: SchedulingSnapshot, count: int) -> Any:
     verdict = place(given, pod("c"), every_host=True)
     if isinstance(verdict, Placement):
         return verdict.host, [allocation for _, allocation in verdict.claims]
-    return [(host, refusal.summary, refusal.details) for host, refusal in verdict.hosts]
+    return [(host, rejection.rejections, rejection.obstacles) for host, rejection in verdict.hosts]
 
 
 def without(uids: set[str]) -> list[Page]:
@@ -69,7 +70,8 @@ def test_without(uids: set[str], count: int) -> None:
 def test_a_device_of_another_driver_is_held_until_its_claim_releases_it() -> None:
     result = {"request": "r", "driver": DRIVER, "pool": "rack", "device": "r0"}
     given = of(PAGES)
-    given.devices.hold(Holder("ResourceClaim", "here", "far", "uid-far"), result, "held by claim far in here")
+    far = Holder("ResourceClaim", "here", "far", "uid-far")
+    given.devices.hold(result, Rejection(RejectionCode.HELD, DeviceId(DRIVER, "rack", "r0"), far))
     assert not isinstance(place(given.restricted_to("c"), pod("c")), Placement)
     found = place(given.restricted_to("c").without({"uid-far"}), pod("c"))
     assert isinstance(found, Placement)
