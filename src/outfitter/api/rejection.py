@@ -9,7 +9,7 @@ to do next, which looks at `code` and the fields and never at a sentence. docs/r
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -154,11 +154,6 @@ def out_of_service(which: OutOfServiceRecords, record: OutOfServiceRecord) -> Re
     """A device that was reserved, quarantined or is not clean."""
     detail = {key: value for key, value in (("reason", record.reason), ("by", record.by)) if value}
     return Rejection(OUT_OF_SERVICE[which], record.device, since=record.since, detail=detail)
-
-
-def codes(rejections: Iterator[Rejection] | tuple[Rejection, ...]) -> tuple[RejectionCode, ...]:
-    """Each code once, in the order of their first rejection."""
-    return tuple(dict.fromkeys(rejection.code for rejection in rejections))
 
 
 def _plain(value: Any) -> Any:
