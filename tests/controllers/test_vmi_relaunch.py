@@ -21,8 +21,8 @@ from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
-from outfitter.node import vfio
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.devices import vfio
 from outfitter.node.simulation.kernel import SimulatedFault
 from outfitter.node.simulation.root import SimulatedRoot
 from outfitter.scheduling.explain import vm as explain

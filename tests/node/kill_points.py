@@ -22,8 +22,8 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.errors import HypervisorError
 from outfitter.inventory import pci
 from outfitter.launcher.simulated import Simulated
-from outfitter.node import vfio
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.devices import vfio
 from outfitter.node.sysfs_root import Root
 from outfitter.store.clock import ManualClock
 from outfitter.store.transaction import Transaction

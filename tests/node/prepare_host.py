@@ -9,13 +9,13 @@ from outfitter.api.kinds import Object
 from outfitter.inventory import capture, config, host_devices, scan
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
-from outfitter.node import passthrough_device
 from outfitter.node.atomic_files import Files, MemoryFiles
+from outfitter.node.devices import passthrough_device
+from outfitter.node.devices.prepare import AllocatedDevice, PreparedClaim, prepare
+from outfitter.node.devices.unprepare import unprepare
 from outfitter.node.host_env import HostEnv
-from outfitter.node.prepare import AllocatedDevice, PreparedClaim, prepare
 from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.node.sysfs_root import FolderRoot
-from outfitter.node.unprepare import unprepare
 from tests.inventory import host_trees
 
 DRIVER = "pci.outfitter.dev"

@@ -25,15 +25,15 @@ from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
-from outfitter.node import passthrough_device
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.atomic_files import FolderFiles
-from outfitter.node.checkpoint import Checkpoint
+from outfitter.node.devices import passthrough_device
+from outfitter.node.devices.checkpoint import Checkpoint
+from outfitter.node.devices.prepare import AllocatedDevice, prepare
+from outfitter.node.devices.unprepare import unprepare
 from outfitter.node.host_env import HostEnv
-from outfitter.node.prepare import AllocatedDevice, prepare
 from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.node.simulation.root import SimulatedRoot
-from outfitter.node.unprepare import unprepare
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from outfitter.inventory.host_tree import Entry, FolderTree, Link, MemoryTree
-from outfitter.node import device_holders as module
-from outfitter.node.device_holders import DeviceHolder, device_holders
+from outfitter.node.devices import device_holders as module
+from outfitter.node.devices.device_holders import DeviceHolder, device_holders
 
 GPU, UUID = "0000:65:00.0", "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
 BASE = f"/sys/devices/pci0000:64/{GPU}"

@@ -17,16 +17,16 @@ from outfitter.controllers.vm_claims import VmClaims
 from outfitter.errors import StartupRefused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
-from outfitter.node import vfio
 from outfitter.node.agent import Agent
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.atomic_files import FolderFiles
-from outfitter.node.checkpoint import Checkpoint, Taken
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.devices import vfio
+from outfitter.node.devices.checkpoint import Checkpoint, Taken
+from outfitter.node.devices.unprepare import unprepare
 from outfitter.node.host_env import HostEnv
 from outfitter.node.status_reporter import StatusReporter
-from outfitter.node.unprepare import unprepare
 from tests.node import test_kill_at_every_point, test_kills
 from tests.node.kill_points import Kill, MortalMachines
 

@@ -19,8 +19,8 @@ from outfitter.api.kubevirt.device_status import statuses
 from outfitter.errors import StartFailed
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
+from outfitter.node.devices.metadata import PreparedDevice
 from outfitter.node.launcher_env import launcher_devices, merged_environment
-from outfitter.node.metadata import PreparedDevice
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator

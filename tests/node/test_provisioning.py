@@ -18,7 +18,7 @@ from outfitter.inventory import config, provisioning, scan
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
-from outfitter.node import mdev, sriov
+from outfitter.node.devices import mdev, sriov
 from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator

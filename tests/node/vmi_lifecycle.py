@@ -16,8 +16,8 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.inventory import config, scan
 from outfitter.inventory.simulation import hosts_file
-from outfitter.node import vfio
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.devices import vfio
 from outfitter.store.clock import ManualClock, rfc3339
 from tests.controllers import invariants
 from tests.controllers.invariants import Books

@@ -15,8 +15,8 @@ from outfitter.api.hypervisor import Hypervisor
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation.driver_profile import DriverProfile
+from outfitter.node.devices.passthrough_device import PassthroughDevice
 from outfitter.node.host_env import HostEnv
-from outfitter.node.passthrough_device import PassthroughDevice
 
 
 @dataclass(slots=True, eq=False)

@@ -14,11 +14,12 @@ from outfitter.api.kubevirt import device_refs, pod_claims
 from outfitter.errors import NotReady, StartupRefused
 from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
-from outfitter.node import launcher_env, mdev, sriov
+from outfitter.node import launcher_env
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.devices import mdev, sriov
+from outfitter.node.devices.prepare import AllocatedDevice, PreparedClaim, prepare
+from outfitter.node.devices.unprepare import unprepare
 from outfitter.node.host_env import HostEnv
-from outfitter.node.prepare import AllocatedDevice, PreparedClaim, prepare
-from outfitter.node.unprepare import unprepare
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 

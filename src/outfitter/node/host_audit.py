@@ -27,8 +27,9 @@ from outfitter.inventory.scan import Scan
 from outfitter.inventory.simulation import driver_profile
 from outfitter.ledger import book, heal, history, out_of_service
 from outfitter.ledger.heal import AttachedDevice
-from outfitter.node import networks, node_status, passthrough_device
+from outfitter.node import networks, node_status
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.devices import passthrough_device
 from outfitter.node.slice_publisher import HostPublication, SlicePublisher, StoredHost
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339

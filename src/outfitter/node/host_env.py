@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from outfitter.errors import NotReady
 from outfitter.node.atomic_files import Files, MemoryFiles
-from outfitter.node.checkpoint import Checkpoint
-from outfitter.node.device_holders import DeviceHolder, device_holders
+from outfitter.node.devices.checkpoint import Checkpoint
+from outfitter.node.devices.device_holders import DeviceHolder, device_holders
 from outfitter.node.sysfs_root import Root
 
 T = TypeVar("T")

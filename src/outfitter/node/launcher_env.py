@@ -10,8 +10,8 @@ from outfitter.api import device_metadata
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm
 from outfitter.errors import StartFailed
-from outfitter.node import metadata
-from outfitter.node.metadata import PreparedDevice
+from outfitter.node.devices import metadata
+from outfitter.node.devices.metadata import PreparedDevice
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from outfitter.api import device_metadata
 from outfitter.api.kinds import Object
 from outfitter.errors import NotReady
 from outfitter.inventory import mdev, pci
-from outfitter.node import cdi, metadata, vfio
 from outfitter.node.atomic_files import Files
-from outfitter.node.checkpoint import Before, Taken
+from outfitter.node.devices import cdi, metadata, vfio
+from outfitter.node.devices.checkpoint import Before, Taken
+from outfitter.node.devices.metadata import PreparedDevice
+from outfitter.node.devices.passthrough_device import PassthroughDevice
 from outfitter.node.host_env import HostEnv
-from outfitter.node.metadata import PreparedDevice
-from outfitter.node.passthrough_device import PassthroughDevice
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.errors import NotReady
-from outfitter.node.prepare import AllocatedDevice, prepare
+from outfitter.node.devices.prepare import AllocatedDevice, prepare
+from outfitter.node.devices.unprepare import unprepare
 from outfitter.node.simulation.kernel import SimulatedKernel
-from outfitter.node.unprepare import unprepare
 from tests.node.prepare_host import BARE, BOUND, EVERYTHING, GPU, NIC, NVME, Hand, captured, claim, kernel
 
 SSD, SPARE, CARD, GFX, SOUND, PF = ("0000:66:00.0", "0000:67:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1",

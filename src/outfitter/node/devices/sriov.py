@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from outfitter.inventory import provisioning
 from outfitter.inventory.pci import HostDevice
 from outfitter.inventory.provisioning import Virtual
-from outfitter.node import vfio
+from outfitter.node.devices import vfio
 from outfitter.node.host_env import HostEnv
 from outfitter.node.sysfs_root import Root
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from outfitter.errors import BindFailed, NotReady
-from outfitter.node import cdi, vfio
+from outfitter.node.devices import cdi, vfio
 from outfitter.node.host_env import HostEnv
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from outfitter.errors import StartupRefused
 from outfitter.node.atomic_files import FolderFiles, MemoryFiles
-from outfitter.node.checkpoint import Before, Checkpoint, Made, Taken
+from outfitter.node.devices.checkpoint import Before, Checkpoint, Made, Taken
 
 TAKEN = Taken("uid-1", "here", "gold", "pci-0000-65-00-0",
               (Before("0000:65:00.0", "10de:2204", "nouveau", None), Before("0000:65:00.1", "10de:1aef", None, "vfio-pci")),

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from outfitter.inventory import mdev, provisioning, scan
 from outfitter.inventory.provisioning import Mediated
-from outfitter.node.checkpoint import Made
+from outfitter.node.devices.checkpoint import Made
 from outfitter.node.host_env import HostEnv
 from outfitter.node.sysfs_root import Root
 

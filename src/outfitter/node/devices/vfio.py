@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 
 from outfitter.errors import BindFailed
 from outfitter.inventory import pci
-from outfitter.node.checkpoint import Before
-from outfitter.node.device_holders import device_holders
+from outfitter.node.devices.checkpoint import Before
+from outfitter.node.devices.device_holders import device_holders
 from outfitter.node.sysfs_root import Root
 
 DEVICES = "/sys/bus/pci/devices"
