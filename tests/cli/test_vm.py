@@ -335,7 +335,7 @@ def test_waiting_has_an_end_and_says_what_is_missing(up: Up, say: Say) -> None:
     error, other, rest = late.err.splitlines()
     assert error.startswith("error: second is not running after 0.5s: ")
     assert other.startswith("third is not running after 0.5s: ")
-    assert "nothing was taken back" in rest
+    assert "the request stays in place" in rest
     until(lambda: say("vm", "list").out.count("(outfit why)") == 2, "they still wait, as they were asked to")
     again = say("vm", "start", "second", "--wait", "--timeout", "0.5s", code=1).err
     assert re.match(r"error: second is not running after 0.5s: .*0/1 hosts are available", again)
@@ -388,7 +388,7 @@ def test_one_that_has_ended_is_not_shown_with_devices(own: bool, phase: str, up:
     until(lambda: say("vm", "devices", "ended").out.rstrip().endswith(now), "what became of it")
     first, head, row = say("vm", "devices", "ended").out.splitlines()
     how = "failed" if phase == "Failed" else "ended"
-    assert first == (f"ended has {how}; it had:" if own else f"ended has {how} and gave its devices back; it had:")
+    assert first == (f"ended has {how}; it had:" if own else f"ended has {how} and released its devices; it had:")
     assert (head.split()[-1], row[head.index("NOW"):]) == ("NOW", now)
     assert "0000:3b:01.0" in row, "what it had stays known"
     assert rows(say("vm", "list"))["ended"][2] == "0/1"
