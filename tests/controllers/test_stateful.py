@@ -22,7 +22,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.api.page import Page, pool_page
-from outfitter.controllers import pod_claims
+from outfitter.controllers import claim_deallocation, pod_claims
 from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.manager import enqueue_on_change
 from outfitter.ledger import out_of_service
@@ -224,7 +224,7 @@ class Machine(stateful.RuleBasedStateMachine):
             self.runner.close()
 
     def _tell(self) -> str:
-        return "\n".join([*self.world.home.broken[:5], "", self.world.picture()])
+        return "\n".join([*self.world.home.broken[:20], "", self.world.picture()])
 
 
 class Wider(Machine):
@@ -376,12 +376,13 @@ def never(where: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def unheard(patch: pytest.MonkeyPatch) -> None:
-    """Whoever makes claims, and lets go of them, hears nothing of pods."""
+    """The controllers that create claims and deallocate them get no watch updates of pods."""
     def others(informer: Informer[Object], *to: Any) -> None:
         if informer.kind != kinds.POD:
             enqueue_on_change(informer, *to)
 
-    patch.setattr(pod_claims, "enqueue_on_change", others)
+    for module in (pod_claims, claim_deallocation):
+        patch.setattr(module, "enqueue_on_change", others)
 
 
 MISTAKES = {
