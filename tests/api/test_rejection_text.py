@@ -220,6 +220,12 @@ EXAMPLES: dict[str, Rejection] = {
     "devices that were not made ready in time": Rejection(
         Code.DEVICE_READY_TIMEOUT, None, None, "", {"seconds": 600}, (NOT_READY,) * 5
     ),
+    "a claim that is not allocated": of(Code.CLAIM_NOT_ALLOCATED, claim="c"),
+    "devices that are not booked": of(Code.NOT_BOOKED, devices=("gpu-0", "gpu-1"), claim="c", host="node-1"),
+    **{f"a message of the node: {code}": of(code, message="0000:65:00.0 is no longer on the bus") for code in (
+        Code.DEVICE_MISSING, Code.DEVICE_IN_USE, Code.DRIVER_NOT_BOUND, Code.IOMMU_GROUP_SHARED, Code.VFS_PRESENT,
+        Code.PREPARE_FAILED, Code.RELEASE_FAILED, Code.NETWORK_NOT_READY, Code.SECRET_MISSING, Code.SOURCES_DISAGREE,
+        Code.DOMAIN_INVALID, Code.HYPERVISOR_REFUSED, Code.HYPERVISOR_AWAY)},
     "devices that were given back": Rejection(Code.DEVICES_GIVEN_BACK, None, None, "", {"host": "node-1"}, (NOT_READY,)),
     "devices that were given back, from where is not known": Rejection(
         Code.DEVICES_GIVEN_BACK, None, None, "", {"host": ""}, (NOT_READY,)

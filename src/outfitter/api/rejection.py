@@ -12,12 +12,14 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from outfitter.api.booking import Booking, Holder, OutOfServiceRecord, OutOfServiceRecords
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
+from outfitter.errors import OutfitterError
 
+_Error = TypeVar("_Error", bound=OutfitterError)
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -97,6 +99,23 @@ class RejectionCode(enum.StrEnum):
     DEVICE_FAILED = "DeviceFailed"
     DEVICE_READY_TIMEOUT = "DeviceReadyTimeout"
     DEVICES_GIVEN_BACK = "DevicesGivenBack"
+    # Prepare and release, on the node.
+    CLAIM_NOT_ALLOCATED = "ClaimNotAllocated"
+    NOT_BOOKED = "NotBooked"
+    DEVICE_MISSING = "DeviceMissing"
+    DEVICE_IN_USE = "DeviceInUse"
+    DRIVER_NOT_BOUND = "DriverNotBound"
+    IOMMU_GROUP_SHARED = "IommuGroupShared"
+    VFS_PRESENT = "VfsPresent"
+    PREPARE_FAILED = "PrepareFailed"
+    RELEASE_FAILED = "ReleaseFailed"
+    # Start of the VM.
+    NETWORK_NOT_READY = "NetworkNotReady"
+    SECRET_MISSING = "SecretMissing"
+    SOURCES_DISAGREE = "SourcesDisagree"
+    DOMAIN_INVALID = "DomainInvalid"
+    HYPERVISOR_REFUSED = "HypervisorRefused"
+    HYPERVISOR_AWAY = "HypervisorAway"
 
 
 # Another holder, an administrator or a pod that waits has the device.
@@ -154,6 +173,18 @@ def out_of_service(which: OutOfServiceRecords, record: OutOfServiceRecord) -> Re
     """A device that was reserved, quarantined or is not clean."""
     detail = {key: value for key, value in (("reason", record.reason), ("by", record.by)) if value}
     return Rejection(OUT_OF_SERVICE[which], record.device, since=record.since, detail=detail)
+
+
+def carrying(error: _Error, code: RejectionCode) -> _Error:
+    """The error, with a code for its caller. Its message is about fields and addresses, and is the rejection's too."""
+    error.rejection = Rejection.of(code, message=error.message)
+    return error
+
+
+def of_error(error: OutfitterError, code: RejectionCode) -> Rejection:
+    """The rejection that an error reports; with this code if it carries none."""
+    rejection: Rejection | None = error.rejection
+    return rejection or Rejection.of(code, message=error.message)
 
 
 def _plain(value: Any) -> Any:

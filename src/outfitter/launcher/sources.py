@@ -13,6 +13,7 @@ from typing import Any
 
 from outfitter.api.kubevirt import device_refs, device_status, network_info, vm
 from outfitter.api.kubevirt.network_info import Wire
+from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import StartFailed
 from outfitter.launcher import environment, metadata
 from outfitter.launcher.device_assignment import (
@@ -119,8 +120,9 @@ def _claimed(instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files:
     source, devices = reported[0]
     for other, others in reported[1:]:
         if not same_devices(devices, others):
-            raise StartFailed(f"{ask.path}: {source} has {_addresses(devices)} for {ask.word}, but {other} has "
-                              f"{_addresses(others)}: the VM does not start before they agree")
+            raise carrying(StartFailed(f"{ask.path}: {source} has {_addresses(devices)} for {ask.word}, but {other} has "
+                                       f"{_addresses(others)}: the VM does not start before they agree"),
+                           RejectionCode.SOURCES_DISAGREE)
     return ResolvedDevices(ask, devices, source)
 
 
@@ -142,8 +144,9 @@ def _checked_with_plugins(ask: RequestedDevice, given: AssignedDevice, plugins: 
     listed = plugins.listed(ask)
     if listed and given.address.lower() not in {each.lower() for each in listed.get(given.kind) or ()}:
         others = ", ".join(address for addresses in listed.values() for address in addresses)
-        raise StartFailed(f"{ask.path}: {STATUS} has {_addresses([given])} for {ask.word}, but {ENVIRONMENT} has {others} for "
-                          f"{ask.resource}: the VM does not start before they agree")
+        raise carrying(StartFailed(f"{ask.path}: {STATUS} has {_addresses([given])} for {ask.word}, but {ENVIRONMENT} has "
+                                   f"{others} for {ask.resource}: the VM does not start before they agree"),
+                       RejectionCode.SOURCES_DISAGREE)
     return ResolvedDevices(ask, (given,), STATUS)
 
 

@@ -11,11 +11,12 @@ import functools
 import logging
 from collections.abc import Iterable
 
-from outfitter.api import kinds, launcher_environment
+from outfitter.api import kinds, launcher_environment, rejection
 from outfitter.api.hypervisor import BY_USER, Builder, Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, pod_claims, vm, vmi_actions
-from outfitter.errors import AlreadyHeld, HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.errors import AlreadyHeld, BindFailed, HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter, watch_filter
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
@@ -38,7 +39,7 @@ PREPARE_PATIENCE = 60.0  # seconds for which a host may fail to prepare a VMI's 
 class Unprepared:
     """Why a pod's devices are not prepared."""
 
-    message: str
+    rejection: Rejection
     host_failed: bool = False  # the host could not do it; else something is still to be written for the pod
 
 
@@ -163,7 +164,8 @@ class Agent:
             try:
                 return await self._sync(self.hosts[name], pod)
             except HypervisorAway as error:
-                await self._report.waiting(self._pods.get(key) or pod, f"{name}: {error.message}", status_reporter.AWAY)
+                away = Rejection.of(RejectionCode.HYPERVISOR_AWAY, message=f"{name}: {error.message}")
+                await self._report.waiting(self._pods.get(key) or pod, away, status_reporter.AWAY)
                 return error.retry_after
 
     async def _sync(self, host: AgentHost, pod: Object) -> float | None:
@@ -188,9 +190,9 @@ class Agent:
             return await self._sync_running(host, pod, instance)
         if missing := await self._missing_devices(host, pod):
             if instance is not None and self._gives_up(pod, missing):
-                await self._report.pod_failed(pod, failed_launches.PREPARE_FAILED, missing.message)
+                await self._report.pod_rejected(pod, missing.rejection, failed_launches.PREPARE_FAILED)
                 return None  # its end releases what was prepared, and the VMI is launched elsewhere
-            await self._report.waiting(pod, missing.message)
+            await self._report.waiting(pod, missing.rejection)
             return 1.0
         if instance is None and instance_key and pod["status"].get("phase") != "Running":
             return None  # a watch update of the VMI wakes the pod, or deletes it with the VMI
@@ -198,7 +200,8 @@ class Agent:
             try:
                 pod = await self._networks.attach(host, pod, instance)
             except NotReady as error:
-                await self._report.waiting(pod, error.message, status_reporter.FAILED_NETWORKS)
+                network = rejection.of_error(error, RejectionCode.NETWORK_NOT_READY)
+                await self._report.waiting(pod, network, status_reporter.FAILED_NETWORKS)
                 return 1.0
         if pod["status"].get("phase") != "Running":
             pod = await self._report.pod_running(pod, self._prepared_devices(host, pod))
@@ -220,7 +223,7 @@ class Agent:
             return None
         pod = await self._actions.carry_out(host, pod, instance, domain)
         if missing := await self._missing_devices(host, pod):
-            await self._report.waiting(pod, missing.message)
+            await self._report.waiting(pod, missing.rejection)
             return 1.0
         await self._report.clear_waiting(pod)
         return None
@@ -255,20 +258,25 @@ class Agent:
         for name, claim_name in pod_claims.claim_names(pod):
             claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
             if claim is None:
-                return Unprepared(f"claim {claim_name or name} does not exist yet")
+                return Unprepared(Rejection.of(RejectionCode.CLAIM_MISSING, claim=claim_name or name, entry=name))
             allocation = (claim.get("status") or {}).get("allocation")
             if not allocation:
-                return Unprepared(f"claim {claim_name} is not allocated")
+                return Unprepared(Rejection.of(RejectionCode.CLAIM_NOT_ALLOCATED, claim=claim_name))
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
             if users and users[0]["uid"] != pod["metadata"]["uid"] and vm.launches(pod):
-                return Unprepared(f"claim {claim_name} is in use by pod/{users[0]['name']}: a VM's devices are not shared")
+                return Unprepared(Rejection.of(RejectionCode.CLAIM_IN_USE, claim=claim_name, pods=(users[0]["name"],)))
             results = (allocation.get("devices") or {}).get("results") or ()
             try:
                 if unbooked := await self._bookings.prepare(host, claim, results):
-                    return Unprepared(f"{', '.join(sorted(unbooked))}: not booked for claim {claim_name} on {host.name} yet")
+                    return Unprepared(Rejection.of(RejectionCode.NOT_BOOKED, devices=tuple(sorted(unbooked)), claim=claim_name,
+                                                   host=host.name))
                 await self._preparation.prepare(host, claim, claim_bookings.ours(host, results))
-            except (AlreadyHeld, NotReady) as error:
-                return Unprepared(error.message, host_failed=True)
+            except AlreadyHeld as error:
+                return Unprepared(rejection.of_error(error, RejectionCode.PAGE_CONFLICT), host_failed=True)
+            except BindFailed as error:
+                return Unprepared(rejection.of_error(error, RejectionCode.DRIVER_NOT_BOUND), host_failed=True)
+            except NotReady as error:
+                return Unprepared(rejection.of_error(error, RejectionCode.PREPARE_FAILED), host_failed=True)
         return None
 
     async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
@@ -276,7 +284,8 @@ class Agent:
             return None  # the watch update of the status wakes the pod
         secret_files = await secrets.files(self._store, instance)
         if isinstance(secret_files, str):
-            await self._report.waiting(pod, secret_files, status_reporter.SECRET_MISSING)
+            secret = Rejection.of(RejectionCode.SECRET_MISSING, message=secret_files)
+            await self._report.waiting(pod, secret, status_reporter.SECRET_MISSING)
             return secrets.RETRY_AFTER
         try:
             prepared = self._preparation.launcher_devices(host, pod, self._claim)
@@ -290,10 +299,12 @@ class Agent:
                 domain = dataclasses.replace(domain, paused=BY_USER)
             await self._start_domain(host, domain)
         except StartFailed as error:  # of the VMI, on whichever host
-            await self._report.start_failed(pod, error.message)
+            await self._report.pod_rejected(
+                pod, rejection.of_error(error, RejectionCode.DOMAIN_INVALID), status_reporter.SYNC_FAILED)
             return None
         except HypervisorError as error:  # of this host
-            await self._report.pod_failed(pod, failed_launches.START_FAILED, error.message)
+            await self._report.pod_rejected(
+                pod, rejection.of_error(error, RejectionCode.HYPERVISOR_REFUSED), failed_launches.START_FAILED)
             return None
         started = await self._report.vmi_running(instance, host.name, domain.paused, networks.statuses(instance, interfaces))
         self._written[started["metadata"]["uid"]] = started["metadata"]["resourceVersion"]
@@ -337,7 +348,8 @@ class Agent:
                 return left
             released = await self._release(host, pod)
         except (NotReady, HypervisorError) as error:
-            await self._report.waiting(pod, error.message, status_reporter.FAILED_RELEASE)
+            await self._report.waiting(
+                pod, rejection.of_error(error, RejectionCode.RELEASE_FAILED), status_reporter.FAILED_RELEASE)
             return 1.0
         if pod["metadata"].get("deletionTimestamp"):
             try:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims
+from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import NotReady, StartupRefused
 from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
@@ -61,7 +62,8 @@ class ClaimPreparation:
             if (target := host.devices.get(str(result["device"]))) is None:
                 if any(taken.device == result["device"] for taken in env.checkpoint.of(key[1])):
                     return None  # prepared by an earlier process, and nothing more is to be done
-                raise NotReady(f"{result['device']} is not known on {host.name} at the moment: it cannot be prepared")
+                raise carrying(NotReady(f"{result['device']} is not known on {host.name} at the moment: it cannot be "
+                                        "prepared"), RejectionCode.DEVICE_MISSING)
             allocated.append(AllocatedDevice(target, str(result["request"]), bool(result.get("adminAccess"))))
         places = {place for device in allocated for place in (device.target.uuid, *device.target.functions)}
         others = [taken for taken in env.checkpoint.taken if taken.uid != key[1] and not taken.places.isdisjoint(places)]

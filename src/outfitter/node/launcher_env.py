@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from outfitter.api import device_metadata
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm
+from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import StartFailed
 from outfitter.node.devices import metadata
 from outfitter.node.devices.metadata import PreparedDevice
@@ -40,8 +41,8 @@ def merged_environment(published: Mapping[str, str], prepared: Mapping[str, str]
     for name, value in prepared.items():
         other = out.setdefault(name, value)
         if not set(value.split(",")) <= set(other.split(",")):
-            raise StartFailed(f"{name}: {value} was prepared, but {other} is published: the VM does not start before they "
-                              "agree")
+            raise carrying(StartFailed(f"{name}: {value} was prepared, but {other} is published: the VM does not start before "
+                                       "they agree"), RejectionCode.SOURCES_DISAGREE)
     return out
 
 

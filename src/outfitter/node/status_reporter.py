@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import BY_USER, Ended, Paused
 from outfitter.api.kinds import Object
@@ -20,6 +20,8 @@ from outfitter.api.kubevirt import (
     vmi_actions,
 )
 from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.rejection import Rejection
+from outfitter.api.rejection_text import render
 from outfitter.errors import Forbidden, NotFound
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
@@ -46,13 +48,14 @@ class StatusReporter:
     def __init__(self, store: Store, *, clock: Clock, events: EventRecorder) -> None:
         self._store, self._clock, self._events = store, clock, events
 
-    async def waiting(self, pod: Object, why: str, reason: str = FAILED_PREPARE) -> None:
+    async def waiting(self, pod: Object, rejection: Rejection, reason: str = FAILED_PREPARE) -> None:
         """Why a pod does not run yet, or does not end. One that has terminated keeps its reason, and gets a condition."""
-        change: Object = {"reason": reason, "message": why}
+        why, now = render(rejection), rfc3339(self._clock.now())
+        codes = rejection_conditions.with_codes(pod["status"].get("conditions"), {rejection.code: why}, now)
+        change: Object = {"reason": reason, "message": why, "conditions": codes}
         if pod["status"].get("phase") in vm_api.FINAL:
             unreleased = Condition(conditions.UNRELEASED, True, reason, why)
-            change = {"conditions": conditions.with_condition(
-                pod["status"].get("conditions"), unreleased, rfc3339(self._clock.now()))}
+            change = {"conditions": conditions.with_condition(codes, unreleased, now)}
         if all(pod["status"].get(field) == value for field, value in change.items() if field != "reason"):
             return
         await self._patch_pod(pod, change)
@@ -62,14 +65,18 @@ class StatusReporter:
         """Remove the reason for which a pod waited."""
         if conditions.is_true(pod, conditions.UNRELEASED):
             rest = conditions.without_condition(pod["status"].get("conditions"), conditions.UNRELEASED)
-            await self._patch_pod(pod, {"conditions": rest})
+            await self._patch_pod(pod, {"conditions": self._without_codes(rest)})
         elif pod["status"].get("reason") in (AWAY, SECRET_MISSING, FAILED_PREPARE):
-            await self._patch_pod(pod, {"reason": None, "message": None})
+            rest = pod["status"].get("conditions") or []
+            await self._patch_pod(pod, {"reason": None, "message": None, "conditions": self._without_codes(rest)})
+
+    def _without_codes(self, have: Sequence[Object]) -> list[Object]:
+        return rejection_conditions.with_codes(have, {}, rfc3339(self._clock.now()))
 
     async def pod_running(self, pod: Object, prepared: str) -> Object:
         """The pod as it is then. `prepared`: the devices that were prepared for it, "" for none."""
         now = rfc3339(self._clock.now())
-        have = pod["status"].get("conditions") or []
+        have = self._without_codes(pod["status"].get("conditions") or [])
         for type_ in ("Initialized", "ContainersReady", "Ready"):
             have = conditions.with_condition(have, Condition(type_, True), now)
         if _gated(pod):
@@ -150,8 +157,13 @@ class StatusReporter:
         """An action request for a running VMI could not be carried out."""
         await self._events.warning(instance, f"Failed{action}", why)
 
-    async def start_failed(self, pod: Object, why: str) -> None:
-        await self.pod_failed(pod, SYNC_FAILED, why)
+    async def pod_rejected(self, pod: Object, rejection: Rejection, reason: str) -> None:
+        """A VM that cannot be prepared or started here; its pod and its VMI carry the code."""
+        why = render(rejection)
+        have = rejection_conditions.with_codes(
+            pod["status"].get("conditions"), {rejection.code: why}, rfc3339(self._clock.now()))
+        await self._patch_pod(pod, {"phase": "Failed", "reason": reason, "message": why, "conditions": have})
+        await self._events.warning(_subject(pod), reason, why)
 
     async def domain_ended(self, pod: Object, host: str, how: Ended | None) -> None:
         """`how` is what the hypervisor knows about the end; None: nothing."""

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from outfitter.api import device_metadata
 from outfitter.api.kinds import Object
+from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import NotReady
 from outfitter.inventory import mdev, pci
 from outfitter.node.atomic_files import Files
@@ -109,20 +110,23 @@ def _check(host_env: HostEnv, one: AllocatedDevice, memory: Taken, running: Coll
             continue
         whose = f"{other.namespace}/{other.claim}"
         if not memory.places.isdisjoint(running):
-            raise NotReady(f"{target.name} cannot be prepared: a VM still has it, by claim {whose}")
+            raise carrying(NotReady(f"{target.name} cannot be prepared: a VM still has it, by claim {whose}"),
+                           RejectionCode.DEVICE_IN_USE)
         if other.uid in left:
-            raise NotReady(f"{target.name} cannot be prepared: it is not restored from claim {whose} yet: {left[other.uid]}")
+            raise carrying(NotReady(f"{target.name} cannot be prepared: it is not restored from claim {whose} yet: "
+                                    f"{left[other.uid]}"), RejectionCode.DEVICE_IN_USE)
     if target.uuid is not None and not root.exists(f"{mdev.DEVICES}/{target.uuid}"):
-        raise NotReady(f"{target.name} cannot be prepared: the mediated device {target.uuid} is no longer there")
+        raise carrying(NotReady(f"{target.name} cannot be prepared: the mediated device {target.uuid} is no longer there"),
+                       RejectionCode.DEVICE_MISSING)
     loose = [before.address for before in memory.functions
              if before.address not in running and not pci.is_vfio_driver(vfio.driver(root, before.address))]
     if loose and not target.managed:
         names = ", ".join(f"{address} ({vfio.driver(root, address) or 'no driver'})" for address in loose)
-        raise NotReady(f"{target.name} cannot be prepared: device_spec says managed: no, and {names} is not bound to "
-                       "vfio-pci; bind it, or leave managed out")
+        raise carrying(NotReady(f"{target.name} cannot be prepared: device_spec says managed: no, and {names} is not bound "
+                                "to vfio-pci; bind it, or leave managed out"), RejectionCode.DRIVER_NOT_BOUND)
     waits = bool(loose) or memory.places.isdisjoint(running)  # a VM that runs with it proves that it can be
     if waits and (trouble := vfio.obstacle(root, [before.address for before in memory.functions])):
-        raise NotReady(f"{target.name} cannot be prepared: {trouble}")
+        raise carrying(NotReady(f"{target.name} cannot be prepared: {trouble['message']}"), trouble.code)
 
 
 def _nodes(host_env: HostEnv, target: PassthroughDevice) -> list[str]:

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Collection, Iterator
 
+from outfitter.api.rejection import Rejection, RejectionCode, carrying
 from outfitter.errors import BindFailed
 from outfitter.inventory import pci
 from outfitter.node.devices.checkpoint import Before
@@ -27,7 +28,7 @@ def read_binding(root: Root, address: str) -> Before:
     """A function as it is now. BindFailed: it is gone."""
     ids = _ids(root, address)
     if ids is None:
-        raise BindFailed(address, "is no longer on the bus")
+        raise carrying(BindFailed(address, "is no longer on the bus"), RejectionCode.DEVICE_MISSING)
     return Before(address, ids, driver(root, address), _override(root, address))
 
 
@@ -37,7 +38,7 @@ def group(root: Root, place: str) -> str | None:
     return None if end is None else end.rpartition("/")[2]
 
 
-def obstacle(root: Root, addresses: Collection[str]) -> str | None:
+def obstacle(root: Root, addresses: Collection[str]) -> Rejection | None:
     """Why these functions cannot be bound together: the host uses another of their IOMMU group, or they have VFs that would go
     with their driver."""
     for address in addresses:
@@ -46,12 +47,14 @@ def obstacle(root: Root, addresses: Collection[str]) -> str | None:
             name = driver(root, other)
             if other in addresses or not pci.blocks_iommu_group(_class(root, other), name):
                 continue
-            return (f"{address} is in IOMMU group {number} with {other}, which the host uses through {name}: only a whole "
-                    f"group can be prepared; list {other} in device_spec too, or free it from {name}")
+            message = (f"{address} is in IOMMU group {number} with {other}, which the host uses through {name}: only a whole "
+                       f"group can be prepared; list {other} in device_spec too, or free it from {name}")
+            return Rejection.of(RejectionCode.IOMMU_GROUP_SHARED, message=message, group=number, other=other, driver=name)
         virtual = [name for name in root.names(f"{DEVICES}/{address}") if name.startswith("virtfn")]
         if virtual and not pci.is_vfio_driver(driver(root, address)):
-            return (f"{address} has {len(virtual)} VFs, which would go when it is unbound from "
-                    f"{driver(root, address) or 'the host'}: remove them first (sriov_numvfs 0)")
+            return Rejection.of(RejectionCode.VFS_PRESENT, message=(
+                f"{address} has {len(virtual)} VFs, which would go when it is unbound from "
+                f"{driver(root, address) or 'the host'}: remove them first (sriov_numvfs 0)"), vfs=len(virtual))
     return None
 
 
@@ -59,7 +62,7 @@ def bind(root: Root, before: Before) -> None:
     """Bind a function to vfio-pci, unless its driver passes it through itself. BindFailed says what failed."""
     address = before.address
     if _ids(root, address) != before.ids:
-        raise BindFailed(address, f"is no longer the function {before.ids} that it was")
+        raise carrying(BindFailed(address, f"is no longer the function {before.ids} that it was"), RejectionCode.DEVICE_MISSING)
     have = driver(root, address)
     if pci.is_vfio_driver(have):
         return
