@@ -25,7 +25,8 @@ def numbers(text: str) -> list[int]:
 
 
 def without_excluded(text: str) -> list[int]:
-    """The numbers in a list of Nova's, where "^8" takes a number or a range out: "4-12,^8". "" is none. ValueError as above."""
+    """The numbers of a list in Nova's syntax, where "^8" excludes a number or range: "4-12,^8". "" is empty. ValueError as
+    for `numbers`."""
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     kept = [part for part in parts if not part.startswith("^")]
     excluded = {number for part in parts if part.startswith("^") for number in numbers(part[1:])}

@@ -27,8 +27,8 @@ _HEX = re.compile(r"(0[xX])?[0-9a-fA-F]+")
 
 
 def read_entries(reader: strict_yaml.Reader, values: Sequence[Any], path: str, *, report: bool) -> DeviceSpec:
-    """Entries: mappings, or texts of JSON with a mapping or a list of them. `report`: the devices are reported in Placement.
-    Each mistake is a cause of the reader."""
+    """Parse entries: mappings, or JSON strings with a mapping or a list of them. `report`: the devices are reported in
+    Placement. Mistakes are reported to the reader."""
     entries: list[DeviceSpecEntry] = []
     for where, value in mappings(reader, values, path, example={"vendor_id": "10de", "product_id": "2235", "traits": "A,B"}):
         entries.append(_EntryFields(reader, where, value).entry(len(entries), report=report))
