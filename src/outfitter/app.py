@@ -313,7 +313,7 @@ async def announce(store: Store, config: Config) -> None:
         return
     with contextlib.suppress(AlreadyExists):  # it may have been edited
         await store.create(kinds.DEVICE_CLASS, flavor_claim.device_class())
-    wanted = flavor_claim.told(config.default)
+    wanted = flavor_claim.aliases_config_map(config.default)
     meta = wanted["metadata"]
     try:
         await store.create(kinds.CONFIG_MAP, wanted)

@@ -3,8 +3,8 @@
     Rejection(RejectionCode.HELD, device, holder, since)     # "gpu-7f3c: held by vmi/blue (claim train-0) since 12:04"
     Rejection.of(RejectionCode.TOO_FEW_FREE, request="gpu", wanted=2, match=4, free=1)
 
-Made by filters, the allocators, the ledger's page, the node's prepare and the start of a VM; read by whoever has to decide what
-to do next, which looks at `code` and the fields and never at a sentence. docs/rejection-codes.md lists the codes."""
+Made by filters, the allocators, the ledger's page, the node's prepare and the start of a VM; read by callers that decide what
+to do next: they look at `code` and the fields, never at a sentence. docs/rejection-codes.md lists the codes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Rejection:
         return self.detail[key]
 
     def to_object(self) -> Object:
-        """For programs; the message is added by whoever has a renderer (`rejection_text.to_object`)."""
+        """For programs; the message is added by the renderer (`rejection_text.to_object`)."""
         out: Object = {"code": str(self.code)}
         if self.device is not None:
             out["device"] = {"driver": self.device.driver, "pool": self.device.pool, "name": self.device.device}

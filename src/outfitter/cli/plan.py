@@ -84,7 +84,9 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
 async def _aliases(client: Client) -> AliasSet:
     """The PCI aliases of the server's configuration."""
     try:
-        return flavor_claim.heard(await client.store.get(kinds.CONFIG_MAP, flavor_claim.TOLD, "kube-system"))
+        return flavor_claim.read_aliases(
+            await client.store.get(kinds.CONFIG_MAP, flavor_claim.ALIASES_CONFIG_MAP, "kube-system")
+        )
     except (NotFound, Forbidden):
         return AliasSet()
 

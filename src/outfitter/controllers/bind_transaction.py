@@ -37,8 +37,8 @@ NOT_READY = "WaitingForDevices"  # the reason on a pod whose devices are being m
 
 
 class BindTransaction:
-    """Begins with what the index knows, and the index follows it: what is chosen next counts what stands here already. Whoever
-    does not commit it must take that back (`pages` names what has to be read again). It is committed only if every page is
+    """Starts from the index, and the index follows it: the next choice counts what is in here already. A caller
+    that does not commit it must revert that (`pages` names what has to be read again). It is committed only if every page is
     still the one that was chosen from: what a provider has left for flavors, or CPUs of a NUMA cell, clash with no booking."""
 
     def __init__(
@@ -72,7 +72,7 @@ class BindTransaction:
 
     def add(self, pod: Object, placement: Placement) -> bool:
         """A pod gets its host and devices; whether it goes there at once (else its devices must be made ready first).
-        AlreadyHeld, OutOfService: a page minds, and nothing is in the draft."""
+        AlreadyHeld, OutOfService: a page rejects it, and the transaction is unchanged."""
         writes: list[Write] = []
         bookings: dict[str, list[Booking]] = {}
         drafted: dict[str, Object] = {}

@@ -21,7 +21,7 @@ from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
 from outfitter.scheduling.filter.node_fit import NodeInfoCache
 from outfitter.scheduling.filter.node_usage import NodeUsage, nominated
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
-from outfitter.scheduling.plugins import NOBODY, SchedulerPlugins
+from outfitter.scheduling.plugins import NO_PLUGINS, SchedulerPlugins
 from outfitter.scheduling.score import Policy
 from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 from outfitter.store.informer import key_of
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 class SchedulerCache:
     def __init__(
-        self, context: ControllerContext, *, plugins: SchedulerPlugins = NOBODY, policy: Policy = "pack",
+        self, context: ControllerContext, *, plugins: SchedulerPlugins = NO_PLUGINS, policy: Policy = "pack",
         features: Features = FEATURES,
     ) -> None:
         self._context, self._plugins, self._policy = context, plugins, policy

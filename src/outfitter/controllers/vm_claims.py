@@ -28,7 +28,7 @@ def machine_of(obj: Object) -> list[str]:
 
 
 class VmClaims:
-    """For the loop of machines: `queue` is its queue, which is told of every claim that is a machine's."""
+    """For the VM controller: `queue` is its queue, to which every change of a VM's claim adds the VM."""
 
     def __init__(self, context: ControllerContext, queue: WorkQueue) -> None:
         self._context, self._store = context, context.store
@@ -196,8 +196,8 @@ class VmClaims:
 
     async def let_go(self, key: str, vm: Object | None) -> None:
         """A machine that goes or is gone uses its claims no more, be it that another one has its name, nor one that uses a
-        claim that goes: nobody else takes it off, and the claim would stay. The claims may have lost their owner before, when
-        it was told to go alone."""
+        claim that goes: no other controller removes it, and the claim would stay. The claims may have lost their owner before,
+        when the VM was deleted alone."""
         namespace, name = split_key(key)
         for claim in self._claims.by("kept for", key):
             users = claim["status"]["reservedFor"]

@@ -89,7 +89,7 @@ class SchedulerPlugins:
         return PluginScore(value, tuple(said))
 
 
-NOBODY = SchedulerPlugins()
+NO_PLUGINS = SchedulerPlugins()
 
 
 def _number(given: object) -> float:
@@ -143,7 +143,7 @@ def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] |
             thing = entry.load()
             plugin: object = thing() if callable(thing) else thing
             mistakes = list(_mistakes(plugin, entry.name))
-        except Exception as error:  # somebody else's code can fail in any way
+        except Exception as error:  # foreign code can fail in any way
             mistakes = [f"cannot be loaded: {type(error).__name__}: {error}"]
         if entry.name in loaded:
             mistakes.append("has the name of another one")

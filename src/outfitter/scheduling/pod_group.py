@@ -49,7 +49,7 @@ def keys(pod: Mapping[str, Any]) -> list[str]:
 
 
 def too_few_hosts(group: PodGroup, placed: int, rejected: Sequence[Waiting], members: int) -> Waiting:
-    """Why nobody of a group gets a host. `placed`: members that have one or could get one; `members`: all that there are."""
+    """Why no pod of a group gets a host. `placed`: members that have one or could get one; `members`: all that there are."""
     if members < group.min_available:
         return Waiting((Rejection.of(RejectionCode.POD_GROUP_INCOMPLETE, group=group.name, members=members,
                                      wanted=group.min_available),))

@@ -31,9 +31,9 @@ from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
 from outfitter.scheduling.score import HostCandidate, Spot, rank, spot
 from outfitter.scheduling.snapshot import SchedulingSnapshot
 
-TOLD = 3  # hosts whose reasons stand in the one sentence
+NAMED_HOSTS = 3  # hosts whose reasons are in the one sentence
 LOOKED_AT = 8  # hosts that can take a pod and are compared
-NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because somebody else has the claim of that name
+NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because the claim of that name has another owner
 NOWHERE: Mapping[str, Rejection] = {}
 SAME_VM = Rejection.of(RejectionCode.HELD, same="the flavor")  # a device that the same VM gets by its flavor
 FEWEST = "of those that can take it, it has the fewest free devices"  # why a machine with a flavor goes to a host
@@ -295,25 +295,25 @@ class _Placer:
 
     def waiting(self, every_host: bool) -> Waiting:
         names, matching = self.index.names, self.index.matching(self.demands)
-        told = self._told(matching)
+        named = self._named_rows(matching)
         could = set(self.index.candidates(self.demands)) if every_host else set()
-        refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if every_host else told)}
-        unlike = len(names) - len(matching) if len(names) > TOLD and self.demands else 0
+        refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if every_host else named)}
+        unlike = len(names) - len(matching) if len(names) > NAMED_HOSTS and self.demands else 0
         chosen = list(assigned_devices.rejections(self.pod, self.index)) if self.preset is not None else []
         if self.preset is not None and not self.preset:  # no host has all of them
             chosen += assigned_devices.rejections(self.pod, self.index, "-")
         if not names:
             chosen.append(Rejection(RejectionCode.NO_HOST))
         return Waiting(tuple(dict.fromkeys(chosen)), tuple((names[row], refusal) for row, refusal in refusals.items()),
-                       len(names), tuple(names[row] for row in told), unlike if matching else 0)
+                       len(names), tuple(names[row] for row in named), unlike if matching else 0)
 
-    def _told(self, matching: Sequence[int]) -> list[int]:
+    def _named_rows(self, matching: Sequence[int]) -> list[int]:
         """The hosts of which the one sentence tells: those with devices of the kind first, and of these those that would
         take the pod. By what hosts are and not by what is free just now, or the sentence would change all the time."""
-        rows = list(matching[:LOOKED_AT * TOLD]) or list(range(min(len(self.index.names), LOOKED_AT * TOLD)))
-        if len(self.index.names) <= TOLD:
+        rows = list(matching[:LOOKED_AT * NAMED_HOSTS]) or list(range(min(len(self.index.names), LOOKED_AT * NAMED_HOSTS)))
+        if len(self.index.names) <= NAMED_HOSTS:
             return list(range(len(self.index.names)))
-        return sorted(sorted(rows, key=lambda row: (self._unfit(self.index.names[row]) is not None, row))[:TOLD])
+        return sorted(sorted(rows, key=lambda row: (self._unfit(self.index.names[row]) is not None, row))[:NAMED_HOSTS])
 
     def _unfit(self, host: str) -> HostRejection | None:
         """Why a host cannot take the pod whatever devices it has."""

@@ -3,7 +3,7 @@
 A policy compares hosts point by point, and a later point only speaks where all earlier ones are equal:
 
     pack     near, then as little as possible left: on the PCIe roots that are used, on their NUMA nodes, on the host; then the
-             fuller host. So a small claim leaves the roomy place whole for somebody who needs it.
+             fuller host. So a small claim leaves the roomy place whole for a claim that needs it.
     spread   near, then as much as possible left: on the host, on the NUMA nodes, on the roots; then the emptier host.
 
 Near means that the devices of one pod share a NUMA node and a PCIe root. Hosts that are equal in all of this are taken by
@@ -19,8 +19,8 @@ Policy = Literal["pack", "spread"]
 POLICIES: tuple[Policy, ...] = ("pack", "spread")
 NUMA, ROOT = "resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"
 BEST = 100.0
-MANY = 1023  # of free devices in one place; more are not told apart
-STEPS = 64  # how finely nearness and shares are told apart
+MANY = 1023  # of free devices in one place; more are not distinguished
+STEPS = 64  # how finely nearness and shares are distinguished
 
 
 class Spot(NamedTuple):
@@ -36,7 +36,7 @@ class HostCandidate:
 
     host: str
     given: tuple[Spot, ...] = ()  # the devices that its claims get
-    # How many devices nobody has yet, those in `given` among them, that could have served the pod's requests. For a pod that
+    # How many devices are free, those in `given` among them, that could have served the pod's requests. For a pod that
     # asks for none: of all kinds, because it had better not stand in the way of those who do.
     free: Mapping[Spot, int] = field(default_factory=dict)
     cpu: float = 0.0  # which share of it is left, 0 to 1, with the pod there
@@ -60,7 +60,7 @@ class Score:
 
     @property
     def why(self) -> str:
-        """A sentence. Made when somebody reads it: of thousands of hosts one is taken."""
+        """A sentence. Made when it is read: of thousands of hosts one is taken."""
         given, left = self.offer.given, self.left
         share = f"{round(_idle(self.offer) * 100)}% of cpu and memory left"
         if not given:

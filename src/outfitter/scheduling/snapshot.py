@@ -6,7 +6,7 @@ classes, plug-ins, policy and time.
     verdict = place(snapshot.restricted_to(["host-a"]).without({uid}), pod)      # what if this claim were released?
 
 The scheduler controller, `outfit why` with its suggestions, `outfit plan` and evictions all decide on one. It is a view: the
-parts belong to whoever keeps them up to date and are not copied for a decision. It reads nothing and writes nothing."""
+parts belong to the cache that keeps them up to date and are not copied for a decision. It reads nothing and writes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from outfitter.scheduling.filter.node_fit import NodeInfoCache
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.filter.taints import Taint
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
-from outfitter.scheduling.plugins import NOBODY, SchedulerPlugins
+from outfitter.scheduling.plugins import NO_PLUGINS, SchedulerPlugins
 from outfitter.scheduling.score import Policy
 
 Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
@@ -42,7 +42,7 @@ class SchedulingSnapshot:
     extended_resource: extended_resources.Resources = extended_resources.nothing  # its name -> the DeviceClass that maps it
     node_infos: NodeInfoCache = field(default_factory=NodeInfoCache)  # nodes as they were read
     host_states: HostStateCache = field(default_factory=HostStateCache)  # what hosts offer to flavors
-    plugins: SchedulerPlugins = NOBODY
+    plugins: SchedulerPlugins = NO_PLUGINS
     policy: Policy = "pack"
     now: datetime | None = None  # None: no host is excluded for a time, and no toleration ends
     share_id: Callable[[], str] = allocator.anything  # names what a claim gets of a device that is shared

@@ -64,11 +64,11 @@ class AllocatedDevices:
             used[name] = used.get(name, 0) + sign * consumable_capacity.number(text, f"consumedCapacity[{name}]").nano
 
     def parted(self, device: DeviceId) -> bool:
-        """Somebody has a part of it."""
+        """A part of it is held."""
         return device in self.shares or device in self.consumed
 
     def touches(self, device: DeviceId) -> bool:
-        """Somebody has it, or a part of it."""
+        """It is held, whole or in part."""
         return device in self.whole or self.parted(device)
 
 

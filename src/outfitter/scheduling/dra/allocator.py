@@ -40,7 +40,7 @@ class AllocationRejection:
 
     @property
     def invalid(self) -> tuple[str, ...]:
-        """Pools of the node that contradict themselves. While there is one nobody can tell what the node could serve."""
+        """Pools of the node that contradict themselves. While there is one, what the node could serve is unknown."""
         return tuple(f"{pool}: {pool.invalid}" for pool in self._search.site.invalid)
 
     @functools.cached_property

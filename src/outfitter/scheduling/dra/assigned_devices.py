@@ -1,4 +1,4 @@
-"""Devices that were chosen for a container beforehand (`assignedDevices`): which they are, and that nobody else gets them while
+"""Devices that were pre-assigned to a container (`assignedDevices`): which they are, and that no other pod gets them while
 the pod waits."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outfitter.scheduling.dra.device_index import DeviceIndex
 
 
 def resolve(word: str, index: DeviceIndex) -> list[DeviceId]:
-    """The devices that somebody means by "host/device", "pool/device" or the name of a device."""
+    """The devices that are meant by "host/device", "pool/device" or the name of a device."""
     place, _, name = word.rpartition("/")
     return [device for device in index.called(name) if not place or place in (device.pool, *index.where(device))]
 

@@ -21,11 +21,11 @@ LEFT_OUT = "outfitter.dev/left-out"  # the annotation of a pod that says which h
 class Readiness:
     state: Literal["ready", "waiting", "failed"]
     rejections: tuple[Rejection, ...] = ()  # what is not ready, or the one that failed
-    left: float = 0.0  # seconds until it fails because nobody made it ready
+    left: float = 0.0  # seconds until it fails because its driver did not make it ready
 
 
 def binds(allocation: Object) -> bool:
-    """Somebody must make one of its devices ready."""
+    """A driver must make one of its devices ready first."""
     return any(result.get("bindingConditions") for result in (allocation.get("devices") or {}).get("results") or ())
 
 
@@ -60,7 +60,7 @@ def left_out(pod: Object, now: datetime) -> dict[str, tuple[datetime, str]]:
         said = json.loads((pod["metadata"].get("annotations") or {}).get(LEFT_OUT) or "{}")
         found = {str(host): (datetime.fromisoformat(until), str(why)) for host, (until, why) in said.items()}
         return {host: (until, why) for host, (until, why) in found.items() if until > now}
-    except (ValueError, TypeError, AttributeError):  # somebody else wrote it
+    except (ValueError, TypeError, AttributeError):  # another writer's annotation
         return {}
 
 
@@ -89,12 +89,12 @@ def waits_for(claims: Iterable[Object]) -> tuple[Rejection, ...]:
 
 def _open(status: Object) -> Iterator[Rejection]:
     """The conditions of devices that are not as they must be: DEVICE_FAILED is final, DEVICE_NOT_READY is waited for."""
-    told = {_place(entry): {one.get("type"): one for one in entry.get("conditions") or ()}
+    reported = {_place(entry): {one.get("type"): one for one in entry.get("conditions") or ()}
             for entry in status.get("devices") or ()}
     for result in status["allocation"]["devices"]["results"]:
         if not result.get("bindingConditions"):
             continue
-        have, device = told.get(_place(result), {}), DeviceId(result["driver"], result["pool"], result["device"])
+        have, device = reported.get(_place(result), {}), DeviceId(result["driver"], result["pool"], result["device"])
         for type_ in result.get("bindingFailureConditions") or ():
             if (have.get(type_) or {}).get("status") == "True":
                 yield _rejection(RejectionCode.DEVICE_FAILED, device, type_, have[type_])

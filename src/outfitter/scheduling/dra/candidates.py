@@ -55,7 +55,7 @@ class CandidateSet:
     demands: Sequence[CompiledClaim]
     held: AllocatedDevices
     features: Features
-    blocked: int  # devices that somebody else has
+    blocked: int  # devices that are held
     now: datetime | None  # None: what is tolerated for a time is tolerated
 
     def steps(self) -> list[RequestStep]:

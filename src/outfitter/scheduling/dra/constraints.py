@@ -46,7 +46,7 @@ class Table:
         self.by: dict[Value, int] = {}
         self.has = 0  # devices that have the attribute
         self.lists = False
-        self.wrong: dict[int, str] = {}  # devices of which it cannot be told
+        self.wrong: dict[int, str] = {}  # devices for which it cannot be evaluated
         for index, value_or_wrong in enumerate(values):
             if isinstance(value_or_wrong, SelectorError):
                 self.wrong[index] = value_or_wrong.why

@@ -38,7 +38,7 @@ class Count(NamedTuple):
 
 
 class DeviceIndex:
-    """Fed with objects by name; None takes one out. What follows from a change is computed when somebody asks."""
+    """Fed with objects by name; None takes one out. What follows from a change is computed at the next question."""
 
     def __init__(self, features: Features = FEATURES) -> None:
         self.features = features
@@ -51,15 +51,15 @@ class DeviceIndex:
         self._nodes: dict[str, Object] = {}
         self._rules: dict[str, Object] = {}
         self._pools = PoolSet(())
-        # What changed since somebody asked: slices, as the pools know them; hosts; pools that pages speak of
+        # What changed since the last question: slices, as the pools know them; hosts; pools that pages speak of
         self._changed: dict[str, Object | None] = {}
         self._moved: set[str] = set()
         self._touched: set[tuple[str, str]] = set()
         self._ruled = False  # DeviceTaintRules changed
         self.names: list[str] = []  # of the hosts, in order: the rows
         self._sites: list[NodeDevices] = []
-        self._free: list[int] = []  # what nobody has and no taint keeps away
-        self._bare: list[int] = []  # what nobody has, tainted or not
+        self._free: list[int] = []  # free and not tainted
+        self._bare: list[int] = []  # free, tainted or not
         self._masks: dict[tuple[str, ...], _Matching] = {}  # selectors -> what they match
         self._groups: dict[str, list[Groups]] = {}  # attribute -> devices by value
         self._coarse = 0  # hosts with devices that have what counting does not see
@@ -231,7 +231,7 @@ class DeviceIndex:
         return list(rows)
 
     def matching(self, demands: Sequence[CompiledClaim]) -> list[int]:
-        """The rows with enough devices of the kind for each request by itself, whoever has them."""
+        """The rows with enough devices of the kind for each request by itself, free or held."""
         self._refresh()
         rows = list(range(len(self.names)))
         for request in (request for demand in demands for request in demand.requests):
@@ -283,7 +283,7 @@ class DeviceIndex:
         return sorted({*passing, *unclear}) if unclear else passing
 
     def open(self, row: int, demands: Sequence[CompiledClaim]) -> Iterator[PublishedDevice]:
-        """The devices of a host that nobody has and that could serve one of the requests; all if nothing is asked for."""
+        """The free devices of a host that could serve one of the requests; all if nothing is asked for."""
         asks = [ask for demand in demands for request in demand.requests for ask in request]
         mask = self._free[row]
         if asks:
@@ -418,7 +418,7 @@ class DeviceIndex:
         return host if self.pools.tied(device.driver, device.pool) else pool_page(device.driver, device.pool)
 
     def other_homes(self, device: DeviceId, host: str) -> list[str]:
-        """The pages on which it stands if its pool was a host's and is shared now, or the other way round, or if somebody else
+        """The pages on which it stands if its pool was a host's and is shared now, or the other way round, or if another driver
         does not know yet which it is."""
         places = {pool_page(device.driver, device.pool), host, *([device.pool] if device.pool in self._nodes else ())}
         return sorted(places - {self.home(device, host)})

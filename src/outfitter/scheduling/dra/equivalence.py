@@ -1,4 +1,4 @@
-"""Which devices are alike in everything that the claims at hand can see. Names and serial numbers that nobody asks about do not
+"""Which devices are alike in everything that the claims at hand can see. Names and serial numbers that no selector reads do not
 count."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _rest(search: Search, index: int) -> object:
 
 
 def _families(kinds: dict[Any, int]) -> list[tuple[int, tuple[tuple[int, int], ...]]] | None:
-    """Kinds by their values: for each value the kinds that bear it, told apart by all else. None where exchanging two values
+    """Kinds by their values: for each value the kinds that have it, distinguished by all else. None where exchanging two values
     could be noticed: lists, and attributes that do not group the devices in the same way."""
     rests: dict[Any, int] = {}
     by_values: dict[Any, list[tuple[int, int]]] = defaultdict(list)

@@ -61,7 +61,7 @@ def asked(container: Object) -> dict[str, int]:
         try:
             nano = quantity.parse(str(text)).nano
         except ValueError:
-            continue  # whoever counts resources says so
+            continue  # the resource filter reports that
         if nano % quantity.NANO == 0:
             out[name] = nano // quantity.NANO
     return {**{name: len(ids) for name, ids in chosen(container).items()}, **out}

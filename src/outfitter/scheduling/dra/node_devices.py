@@ -65,7 +65,7 @@ class NodeDevices:
         self._values: dict[Any, Any] = {}
 
     def fits(self, selectors: tuple[str, ...]) -> SelectorMatch:
-        """Of the devices that can be used here: those that match, and those that cannot be told."""
+        """Of the devices that can be used here: those that match, and those that cannot be evaluated."""
         known = self._fits.get(selectors)
         if known is None:
             if len(self._fits) >= REMEMBERED:
@@ -150,7 +150,7 @@ class PoolSet:
     def _slice(self, raw: Object) -> ParsedSlice | None:
         try:
             return ParsedSlice(raw, self.rules)
-        except Invalid as error:  # its pool is then incomplete, and nobody uses it
+        except Invalid as error:  # its pool is then incomplete and not used
             log.warning("slice %s cannot be read: %s", raw["metadata"]["name"], error)
             return None
 
@@ -213,7 +213,7 @@ class PoolSet:
         return (driver, pool) in self._of and not self.tied(driver, pool)
 
     def taints(self, device: DeviceId) -> list[device_taints.Taint]:
-        """Those of a device that somebody has, wherever it is and whether or not all of its pool is there: a device of which
+        """Those of a device that is held, wherever it is and whether or not all of its pool is there: a device of which
         nothing is published can have some by a rule."""
         parts = self._of.get((device.driver, device.pool), ())
         newest = max((part.generation for part in parts), default=0)

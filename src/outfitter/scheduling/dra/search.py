@@ -48,7 +48,7 @@ class Point:
     want: RequestCandidates | None  # the alternative; None: still to be chosen
     taken: int  # devices that it has
     start: int  # where its next device is looked for
-    used: int  # devices that somebody has in this attempt
+    used: int  # devices that are taken in this attempt
     mine: int  # those of the claim at hand
     size: int  # how many results the claim has
     states: tuple[State, ...]  # of the claim's constraints
@@ -83,7 +83,7 @@ class Search:
     now: datetime | None = None  # None: what is tolerated for a time is tolerated
     steps: list[RequestStep] = field(default_factory=list)
     counters: SharedCounters | None = None
-    blocked: int = 0  # devices that somebody else has
+    blocked: int = 0  # devices that are held
     careful: bool = False  # an error can be met on the way: counting must not hide it
     strict: bool = False  # and it depends on which of several like devices is tried
     admins: bool = False

@@ -10,10 +10,10 @@ from outfitter.api.device import DeviceId
 from outfitter.scheduling.dra.node_devices import DevicePool, NodeDevices
 
 Taken = tuple[int, ...]  # for each counter, how much is taken in the attempt at hand
-Company = tuple[frozenset[str] | None, ...]  # for each set, the groups that all devices on it have; None: nobody is on it
+Company = tuple[frozenset[str] | None, ...]  # for each set, the groups that all devices on it have; None: no device is on it
 
 
-NOBODY = frozenset([""])  # no group has this name
+NO_GROUP = frozenset([""])  # no group has this name
 
 
 class CounterUse(NamedTuple):
@@ -37,7 +37,7 @@ class SharedCounters:
             self._add(pool, touched)
         overdrawn = {key[0] for key, index in self._counter.items() if self.left[index] < 0}
         self.draws: list[CounterUse | None] = []  # of each device of the node; None: it takes nothing
-        self.blocked = 0  # devices of pools of which somebody has more than there is
+        self.blocked = 0  # devices of pools of which more is held than there is
         for index, (device, pool) in enumerate(zip(site.devices, site.pool_of, strict=True)):
             amounts = tuple((self._counter[pool, use.set, name], amount)
                             for use in device.uses for name, amount in use.counters.items())
@@ -92,7 +92,7 @@ class SharedCounters:
 
 
 def _joined(have: frozenset[str] | None, groups: frozenset[str]) -> frozenset[str]:
-    """The company with one more in it. Those who hold a set already may not fit together: then nobody fits beside them."""
+    """The company with one more in it. Devices that use a set already may not fit together: then no other fits beside them."""
     if have is None:
         return groups
-    return have & groups or NOBODY if have and groups else have
+    return have & groups or NO_GROUP if have and groups else have

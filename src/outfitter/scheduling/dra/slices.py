@@ -30,8 +30,8 @@ Share = dict[str, cel.Quantity] | SelectorError | None  # what is taken of each 
 
 class Shares(NamedTuple):
     of: Mapping[int, Mapping[str, cel.Quantity]]  # device -> how much of each capacity
-    wrong: Mapping[int, str]  # device -> why that cannot be told
-    mask: int  # the devices that can give it while nobody has a part of them
+    wrong: Mapping[int, str]  # device -> why that is unknown
+    mask: int  # the devices that can give it while no part of them is held
 
 
 class Uses(NamedTuple):
@@ -77,7 +77,7 @@ class PublishedDevice:
         return self._capacity
 
     def share(self, asked: Asked, fractional: bool) -> Share:
-        """What a request takes of it; None: it could not give that even if nobody had a part of it."""
+        """What a request takes of it; None: it could not give that even if no part of it were held."""
         if not asked and not self.raw.get("capacity"):
             return {}
         try:

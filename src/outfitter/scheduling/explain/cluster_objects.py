@@ -20,7 +20,7 @@ from outfitter.scheduling.dra import assigned_devices, extended_resources
 from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
-from outfitter.scheduling.plugins import NOBODY, SchedulerPlugins
+from outfitter.scheduling.plugins import NO_PLUGINS, SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, place
 from outfitter.scheduling.score import Policy
 from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
@@ -37,7 +37,7 @@ class Facts:
     slices: Sequence[Object]
     pages: Sequence[Object]
     nodes: Sequence[Object]
-    plugins: SchedulerPlugins = NOBODY
+    plugins: SchedulerPlugins = NO_PLUGINS
     templates: Sequence[Object] = ()
     unread: tuple[str, ...] = ()  # kinds that the one who asks may not read, by their plural
     rules: Sequence[Object] = ()  # DeviceTaintRules
@@ -60,14 +60,14 @@ class Facts:
         return _named(self.nodes, "", name)
 
     def absence(self, name: str) -> str:
-        """Why nobody does anything on a node; "" if somebody does, or if nodes may not be read."""
+        """Why a node has no running agent; "" if it has one, or if nodes may not be read."""
         return "" if kinds.NODE.plural in self.unread else conditions.not_ready_reason(self.node(name))
 
     def quarantine(self, device: DeviceId) -> OutOfServiceRecord | None:
         return next((mark for page in self._parsed_pages() for mark in page.quarantined if mark.device == device), None)
 
     def vanished(self, device: DeviceId) -> bool:
-        """Whether a device is no longer on the bus of its host, though somebody has it."""
+        """Whether a device is no longer on the bus of its host, though it is held."""
         return any({"device": device.device, "what": "vanished"} in (host.get("spec") or {}).get("left", ())
                    for host in self.inventories if host["metadata"]["name"] == device.pool)
 

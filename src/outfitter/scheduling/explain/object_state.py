@@ -23,7 +23,7 @@ NOT_SERVED = "NotServed"  # why a node is not ready that is not among the hosts 
 def being_deleted(
     facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Explanation], *, goes: str = GOES
 ) -> Explanation:
-    """Of what is being deleted. A host on which nobody does anything is why, whatever finalizers say; "" for no host."""
+    """Of what is being deleted. A host without an agent is the reason, whatever finalizers there are; "" for no host."""
     meta = obj["metadata"]
     absent = facts.absence(host) if host else ""
     waits = f"{host}, {absent}" if absent else ", ".join(meta.get("finalizers") or ("its host to let go of it",))
@@ -41,7 +41,7 @@ def host_of(facts: Facts, obj: Mapping[str, Any]) -> str:
 
 
 def host_return_advice(facts: Facts, host: str) -> tuple[str, ...]:
-    """What helps those who are on a host where nobody does anything."""
+    """What helps an object on a host without an agent."""
     node, page = facts.node(host), any(page["metadata"]["name"] == host for page in facts.pages)
     if node is None:
         return (f"outfit delete page {host}, which gives back what was handed over there",) if page else ()

@@ -19,7 +19,7 @@ from outfitter.scheduling.dra.claim_request import SelectorOwner
 from outfitter.scheduling.dra.selector_cache import SelectorQuery
 from outfitter.scheduling.dra.slices import PublishedDevice
 
-MOST = 32  # parts that are asked; a longer selector is told of as a whole
+MOST = 32  # terms that are evaluated; a longer selector is reported as a whole
 NAMED = 4  # attributes of a part, that are named
 LENGTH = 120  # letters of a part that are shown
 _NAME = r"""(?:\.(?P<{0}a>\w+)|\[\s*(?P<{0}q>["'])(?P<{0}b>[^"']+)(?P={0}q)\s*\])"""

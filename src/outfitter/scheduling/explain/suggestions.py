@@ -1,5 +1,5 @@
-"""What would help a pod that waits: releases, marks and cordons are tried out on snapshots of the nearest hosts and told only
-where the pod then fits; and what a user may have forgotten. Called by the explanations of pods. Pure."""
+"""What would help a pod that waits: releases, marks and cordons are tried out on snapshots of the nearest hosts and reported
+only where the pod then fits; and what a user may have forgotten. Called by the explanations of pods. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 
 HOSTS = 5  # the nearest, that are tried
 HOLDERS = 8  # of a host
-MOST = 3  # ways that are told
+MOST = 3  # suggestions that are reported
 UNDONE = {"reserved": "unreserve", "quarantined": "restore", "unclean": "clear"}  # a mark -> what takes it away
 PLAIN = ("cpu", "memory", "pods", "ephemeral-storage")
 VIRTUAL = ('"VF"', "'VF'")  # by which a selector asks for virtual functions
@@ -134,7 +134,7 @@ def unmapped(facts: Facts, pod: Mapping[str, Any]) -> Iterator[str]:
 
 
 def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
-    """Cards whose virtual functions nobody has switched on, for a pod that asks for some and lacks nothing else there."""
+    """PFs whose VFs are not enabled, for a pod that asks for some and lacks nothing else there."""
     lacking = {host for host, refusal in waiting.hosts if refusal.seek is not None}
     found = [f"{one['address']} of {inventory['metadata']['name']} can have {one['totalVfs']}"
              for inventory in facts.inventories if inventory["metadata"]["name"] in lacking

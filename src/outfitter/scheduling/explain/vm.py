@@ -1,4 +1,4 @@
-"""Why somebody waits, or what they have: the answer to `outfit why`, from objects as the store has them. Pure."""
+"""Why a VM or VMI waits, or which devices it has: its part of `outfit why`, from objects as the store has them. Pure."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation
         if answer.state == "Running" and why:  # the pod has all that it needs, the machine has not
             return replace(answer, about=f"vmi/{meta['name']}", state="Waiting", waits_for="deviceStatus",
                            sentence=f"waits on {newest['spec']['nodeName']}{why}", todo=_rename(facts, obj, newest))
-        told = f"devices not known yet{why or ': ' + ', '.join(lacking)}"
-        answer = replace(answer, state="Waiting", waits_for=answer.waits_for or "deviceStatus", lines=(*answer.lines, told))
+        missing = f"devices not known yet{why or ': ' + ', '.join(lacking)}"
+        answer = replace(answer, state="Waiting", waits_for=answer.waits_for or "deviceStatus", lines=(*answer.lines, missing))
     if answer.state == "Waiting" and not newest["spec"].get("nodeName"):  # its pod is only where it waits
         return replace(answer, about=f"vmi/{meta['name']}")
     return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")

@@ -112,7 +112,7 @@ class PodRequirements:
     """What a pod asks of a node."""
 
     pod: str  # its key
-    node: str = ""  # somebody chose already
+    node: str = ""  # the pod names it
     selector: tuple[tuple[str, str], ...] = ()
     affinity: Object | None = None  # a NodeSelector
     tolerations: Sequence[Object] = ()

@@ -10,7 +10,7 @@ Taint = Mapping[str, Any]
 Toleration = Mapping[str, Any]
 # Keys of taints that our driver publishes of what a page records: the page is read by everyone who decides, and is sooner.
 RECORDED_ON_PAGE = frozenset(f"outfitter.dev/{word}" for word in ("reserved", "quarantined", "unclean", "held"))
-KEEPS_AWAY = ("NoSchedule", "NoExecute")  # the effects that stand in the way of somebody new
+KEEPS_AWAY = ("NoSchedule", "NoExecute")  # the effects that keep new pods away
 
 
 def ruled(rules: Sequence[Mapping[str, Any]], driver: str, pool: str, device: str) -> list[Taint]:
@@ -47,8 +47,8 @@ def untolerated_taint(taints: Sequence[Taint], tolerations: Sequence[Toleration]
 
 
 def left(taint: Taint, tolerations: Sequence[Toleration], now: datetime, since: datetime | None = None) -> float | None:
-    """For how many seconds a taint NoExecute is borne; None: for ever. They count from when the taint came, whoever has the
-    device, as in Kubernetes. `since`: what counts where it does not say so; without it nobody can say that any are left."""
+    """For how many seconds a NoExecute taint is tolerated; None: for ever. They count from when the taint was added, as in
+    Kubernetes. `since`: the start where the taint has no time; without it none are left."""
     mine = [one for one in tolerations if _tolerates(one, taint)]
     limits = [float(one["tolerationSeconds"]) for one in mine if one.get("tolerationSeconds") is not None]
     if mine and not limits:
@@ -58,7 +58,7 @@ def left(taint: Taint, tolerations: Sequence[Toleration], now: datetime, since: 
 
 
 def moment(text: object) -> datetime | None:
-    """A time that somebody wrote; None: it is none, or nothing that could be understood."""
+    """A timestamp of another writer; None: it is none, or nothing that could be understood."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:

@@ -28,7 +28,7 @@ class Traits:
     any_of: tuple[frozenset[str], ...] = ()  # of each of these sets one must be there
 
     def lacks(self, have: frozenset[str]) -> list[str]:
-        """What is wrong with somebody that has these traits; nothing: all is as asked."""
+        """What is wrong with a device that has these traits; empty: it matches."""
         out = [f"lacks trait {name}" for name in sorted(self.required - have)]
         out += [f"has trait {name}, which is not wanted" for name in sorted(self.forbidden & have)]
         return out + [f"has none of the traits {', '.join(sorted(some))}" for some in self.any_of if not some & have]

@@ -126,6 +126,6 @@ def _guest(extra_specs: Mapping[str, str], vcpus: int, memory_mb: int, disk_gb: 
 
 
 def _huge(extra_specs: Mapping[str, str]) -> bool:
-    """Pages of a size that somebody chose come from a cell."""
+    """Pages of an explicit size come from a NUMA cell."""
     size = extra_specs.get("hw:mem_page_size") or ""
     return bool(size) and strict_yaml.boolean(size) is not False and size != "any"

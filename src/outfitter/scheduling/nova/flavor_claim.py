@@ -33,7 +33,7 @@ from outfitter.scheduling.nova.host_state import PciAllocation
 
 CLASS = DRIVER  # the DeviceClass of all that our driver publishes
 KIND = "FlavorRequest"
-TOLD = "outfitter-aliases"  # the ConfigMap that says which aliases are configured
+ALIASES_CONFIG_MAP = "outfitter-aliases"  # the ConfigMap that says which aliases are configured
 NUMA = "resource.kubernetes.io/numaNode"
 PROVIDER = f"{DRIVER}/provider"
 MAX_PARAMETERS = 10 * 1024  # bytes that Kubernetes takes
@@ -63,17 +63,17 @@ def device_class() -> Object:
             "spec": {"selectors": [{"cel": {"expression": alias_selector.CLASS_SELECTOR}}]}}
 
 
-def told(settings: HostSettings) -> Object:
+def aliases_config_map(settings: HostSettings) -> Object:
     """The aliases as a ConfigMap, for people and for those who plan."""
     return {"apiVersion": kinds.CONFIG_MAP.api_version, "kind": kinds.CONFIG_MAP.kind,
-            "metadata": {"name": TOLD, "namespace": "kube-system"},
+            "metadata": {"name": ALIASES_CONFIG_MAP, "namespace": "kube-system"},
             "data": {"alias": json.dumps([dict(each) for each in settings.alias], sort_keys=True),
                      "pci_in_placement": json.dumps(settings.pci_in_placement)}}
 
 
-def heard(told: Mapping[str, Any]) -> AliasSet:
+def read_aliases(config_map: Mapping[str, Any]) -> AliasSet:
     """The aliases that such a ConfigMap tells."""
-    data = told.get("data") or {}
+    data = config_map.get("data") or {}
     return AliasSet.read(json.loads(data.get("alias") or "[]"), in_placement=data.get("pci_in_placement") == "true")
 
 
@@ -208,7 +208,7 @@ def _request(request: AliasRequest) -> Object:
     if len(found) > alias_selector.MOST:
         raise Invalid(f"alias {request.alias} asks for more traits than a claim can ({alias_selector.MOST - 2})")
     for each in found:
-        cel.compile_selector(each)  # what nobody could evaluate is refused with the flavor, not with each machine
+        cel.compile_selector(each)  # an invalid selector is refused with the flavor, not with each VM
     return {"name": request.request_id, "exactly": {
         "deviceClassName": CLASS, "allocationMode": "ExactCount", "count": request.count,
         "selectors": [{"cel": {"expression": each}} for each in found]}}

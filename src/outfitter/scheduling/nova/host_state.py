@@ -60,7 +60,7 @@ class HostState:
 
     @property
     def free(self) -> int:
-        """How many devices somebody could get."""
+        """How many devices are free."""
         return sum(not device.blocked for device in self.devices)
 
     def room(self, provider: str) -> int:

@@ -1,6 +1,6 @@
 """The cheapest way to give every request its share: a minimum-cost flow from requests over bins of like devices to providers.
 
-Devices that nobody could tell apart are one bin with a size, so what grows is the number of kinds, not the number of ways to
+Interchangeable devices are one bin with a size, so what grows is the number of kinds, not the number of ways to
 choose among twins: eight like cards of which six are asked for are eight bins, not 20,160 candidates."""
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ class NumaCell:
     """A NUMA cell of a host."""
 
     id: int
-    cpus: int  # dedicated CPUs that nobody has
+    cpus: int  # dedicated CPUs that are free
     socket: int | None = None  # None: the host does not tell
     ids: tuple[int, ...] = ()  # the numbers of these CPUs, in order; empty: the host does not tell
 
     def without(self, taken: Collection[int], count: int) -> NumaCell:
-        """The cell when `count` of its CPUs are somebody's: these, as far as they have numbers."""
+        """The cell when `count` of its CPUs are taken: these, as far as they have numbers."""
         ids = tuple(each for each in self.ids if each not in taken)
         return replace(self, cpus=min(self.cpus - count, len(ids)) if self.ids else self.cpus - count, ids=ids)
 
@@ -82,7 +82,7 @@ def pins(cells: Sequence[NumaCell], seat: Seat, guest: Guest) -> dict[int, int]:
 
 
 def named(cells: Sequence[NumaCell], pins: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-    """Which CPUs these are: the first that nobody has. Empty where the host does not tell."""
+    """Which CPUs these are: the first free ones. Empty where the host does not publish them."""
     have = {cell.id: cell.ids for cell in cells}
     if any(len(have[cell]) < count for cell, count in pins.items()):
         return {}

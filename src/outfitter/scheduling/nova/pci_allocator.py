@@ -1,6 +1,6 @@
 """Which host, which of its cells and which of its devices a machine gets, or why none. Values in, a choice or a refusal out.
 
-On a host the devices are limited first to what may be had at all (class, traits, ids, kind, nobody has it, nobody keeps it
+On a host the devices are limited first to what may be had at all (class, traits, ids, kind, it is free, it is not kept
 back), then by the NUMA policy; so a far device with the right trait is not lost to a near one without it. All ways to choose
 are looked at together (`flow.py`), and the nearest devices win. Hosts are tried in a fixed order, so the same state gives the
 same answer."""
@@ -139,7 +139,7 @@ class _Chooser:
         self.rooms = {home: min(rooms[home], 1) if self.isolate else rooms[home] for home in self.homes}
 
     def _home(self, device: PciDevice) -> str:
-        """Its provider, or itself where nobody counts."""
+        """Its provider, or itself where providers do not count."""
         return device.provider if device.provider in self.host.rows else device.id.device
 
     def solve(self, seat: Seat | None, without: frozenset[DeviceId] = frozenset()) -> _Solution | None:
