@@ -13,7 +13,7 @@ KEPT = {
     "api.kinds.crd": "the CustomResourceDefinitions of a cluster",
     "app.cluster": "the product on a real API server",
     "apiserver.server._Uvicorn.capture_signals": "called by uvicorn",
-    "launcher.simulated.Simulated.play_end": "a guest that ends by itself, in the simulated hypervisor",
+    "launcher.simulated.Simulated.simulate_end": "a guest that ends by itself, in the simulated hypervisor",
     "ledger.book.move": "moves: the holder of a booking changes",
     "ledger.book.transfer": "moves: a holder's bookings on another host",
     "store.clock.ManualClock": "the clock of tests and simulations",

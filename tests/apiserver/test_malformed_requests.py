@@ -64,7 +64,7 @@ BODIES = {
     "YAML with a tab": Body(b"a:\n\t- b", says="not YAML", type=YAML),
     "YAML that is not UTF-8": Body(b"a: \xff\xfe", says="not YAML", type=YAML),
     "YAML of an object in Python": Body(b"!!python/object/apply:os.system ['true']", says="not YAML", type=YAML),
-    "YAML with infinity": Body(b"a: .inf", says="no number", type=YAML),
+    "YAML with infinity": Body(b"a: .inf", says="is not a JSON number", type=YAML),
     "YAML with a set": Body(b"a: !!set {b, c}", says="not YAML", type=YAML),
     "YAML with a list as a key": Body(b"? [a]\n: b", says="not YAML", type=YAML),
     "two YAML documents": Body(b"a: b\n---\nc: d", says="not YAML", type=YAML),

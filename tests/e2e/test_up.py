@@ -125,7 +125,7 @@ def test_certificates_that_are_of_no_use_are_made_anew(data: Path) -> None:
 
 
 REFUSED = {
-    "no hosts": (["--simulate", "0x3"], 2, "'0x3' does not say how many hosts"),
+    "no hosts": (["--simulate", "0x3"], 2, "'0x3' has no hosts or no VFs"),
     "no functions": (["--simulate", "3x0"], 2, "write for example 2x8"),
     "more than there can be": (["--simulate", "1x1000000"], 2, "at most 100000 hosts and 1024 VFs"),
     "neither a shorthand nor a file": (["--simulate", "2y8"], 1, "the hosts file 2y8 cannot be read"),
