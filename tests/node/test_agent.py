@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Abilities, Domain
 from outfitter.api.kubevirt import vm
@@ -423,7 +423,8 @@ async def test_a_claim_that_two_vmis_name_serves_the_first_alone() -> None:
         users = [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]} for pod in (blue, green)]
         await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"reservedFor": users}}, "here", subresource="status")
         await scene.store.patch(kinds.POD, green["metadata"]["name"], {"spec": {"nodeName": "node-0"}}, "here")
-        await scene.waits("green", "Ready", f"claim mine is in use by pod/{blue['metadata']['name']}")
+        await scene.waits("green", "Ready", "claim mine", f"pod/{blue['metadata']['name']}")
+        assert rejection_conditions.of(await scene.pod("green")) == [Code.CLAIM_IN_USE]
         assert [domain.name for domain in await scene.domains()] == ["here_blue"]
         await scene.delete(kinds.VMI, "blue")
         await scene.running("green")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.kubevirt import vmi_actions
 from outfitter.api.page import Page
 from outfitter.errors import BindFailed, HypervisorError, NotReady, StartupRefused
@@ -39,6 +39,7 @@ from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests.controllers.scenario import Scene, device
 from tests.node.prepare_host import BARE, BOUND, GPU, NIC, NVME, claim, folder
+from tests.rejected import Code
 
 SSD, CARD, GFX, SOUND, PF, OTHER = ("0000:66:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1", "0000:3b:00.0",
                                     "0000:3b:00.1")
@@ -383,6 +384,8 @@ async def test_the_process_that_has_a_device_open_is_named() -> None:
         await scene.machine("blue")
         await refused(scene, "Device or resource busy; process 4711 (fio) has /dev/nvme0 open")
         assert (await scene.pod("blue"))["status"]["reason"] == "FailedPrepareDevices"
+        assert rejection_conditions.of(await scene.pod("blue")) == [Code.DRIVER_NOT_BOUND]
+        assert rejection_conditions.of(await scene.find(kinds.VMI, "blue") or {}) == [Code.DRIVER_NOT_BOUND]
 
 
 async def test_the_process_is_named_when_the_kernel_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

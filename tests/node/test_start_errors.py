@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from outfitter import app
-from outfitter.api import kinds
+from outfitter.api import kinds, rejection_conditions
 from outfitter.api.hypervisor import Domain
 from outfitter.errors import HypervisorError, NotReady, OutfitterError, StartFailed, StartupRefused, Unauthorized
 from outfitter.launcher.simulated import Simulated
 from outfitter.node.agent_host import AgentHost
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
-from tests.controllers.scenario import Scene, hosts_of
+from tests.controllers.scenario import Scene, hosts_of, logged
+from tests.rejected import Code
 
 
 class RejectingHypervisor(Simulated):
@@ -43,19 +44,22 @@ async def running(hosts: list[AgentHost]) -> AsyncIterator[Scene]:
         yield scene
 
 
-@pytest.mark.parametrize(("error", "reason"), [
-    pytest.param(StartFailed("no such bus"), "SyncFailed", id="on whichever host"),
-    pytest.param(HypervisorError("no room"), "FailedStart", id="on this host"),
+@pytest.mark.parametrize(("error", "reason", "code"), [
+    pytest.param(StartFailed("no such bus"), "SyncFailed", Code.DOMAIN_INVALID, id="on whichever host"),
+    pytest.param(HypervisorError("no room"), "FailedStart", Code.HYPERVISOR_REFUSED, id="on this host"),
 ])
-async def test_a_start_that_cannot_succeed_fails_the_vm(error: OutfitterError, reason: str) -> None:
+async def test_a_start_that_cannot_succeed_fails_the_vm(error: OutfitterError, reason: str, code: Code) -> None:
     hypervisor = RejectingHypervisor()
     hypervisor.error = error
     async with running([replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]) as scene:
+        pods = logged(scene.product, kinds.POD, "here")
         await scene.machine("blue")
         await scene.phase("blue", "Failed")
         condition = await scene.condition("blue", "Ready")
         assert condition is not None
         assert (condition["reason"], condition["message"]) == (reason, error.message)
+        failed = [new for _, new in pods if new is not None and new["status"].get("phase") == "Failed"]
+        assert {each for pod in failed for each in rejection_conditions.of(pod)} == {code}
 
 
 @pytest.mark.parametrize("error", [StartupRefused("the checkpoint is damaged"), Unauthorized("the exec plugin failed"),

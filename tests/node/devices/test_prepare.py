@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from outfitter.api import rejection
 from outfitter.api.kinds import Object
 from outfitter.errors import NotReady
 from outfitter.node.devices.prepare import AllocatedDevice, prepare
 from outfitter.node.devices.unprepare import unprepare
 from outfitter.node.simulation.kernel import SimulatedKernel
 from tests.node.prepare_host import BARE, BOUND, EVERYTHING, GPU, NIC, NVME, Hand, captured, claim, kernel
+from tests.rejected import Code
 
 SSD, SPARE, CARD, GFX, SOUND, PF = ("0000:66:00.0", "0000:67:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1",
                                     "0000:3b:00.0")
@@ -138,6 +140,10 @@ REFUSALS = {
 }
 
 
+CODES = {"the host uses another of the group": Code.IOMMU_GROUP_SHARED, "virtual functions would go": Code.VFS_PRESENT,
+         "it is gone": Code.DEVICE_MISSING}  # of the others the driver is not bound, as the agent takes any BindFailed
+
+
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refused(name: str) -> None:
     case = REFUSALS[name]
@@ -147,8 +153,9 @@ def test_refused(name: str) -> None:
     if "another of the group" in name:  # the group grew since the host was looked at
         target = replace(target, functions=(case.address,))
     case.make(played)
-    with pytest.raises(NotReady, match=re.escape(case.says)):
+    with pytest.raises(NotReady, match=re.escape(case.says)) as caught:
         prepare(hand.host_env, claim(), [AllocatedDevice(target, "gpu")])
+    assert rejection.of_error(caught.value, Code.DRIVER_NOT_BOUND).code is CODES.get(name, Code.DRIVER_NOT_BOUND)
     # Trying again once the trouble is over finishes it, and nothing is left in either case.
     played.faults.clear()
     played.rejects.clear()
