@@ -82,8 +82,7 @@ def test_pods_that_kube_scheduler_holds(control_plane: kubernetes.Cluster) -> No
     until(lambda: f"default-scheduler says: {spoken(control_plane, 'second')}\n" in why(control_plane, "second"),
           "its words are those that the scheduler has by now")
     lines = why(control_plane, "second").splitlines()
-    assert lines[0] == ("pod/second waits: 0/1 hosts are available: the devices that it asks for are there, but not to be had "
-                        "now")
+    assert lines[0] == "pod/second waits: 0/1 hosts are available: matching devices exist but none is free"
     assert lines[1].startswith("  n1: request gpu wants 1: 1 match, 0 free (gpu-0: held by pod/first")
     assert lines[2].startswith("  default-scheduler says: 0/1 nodes are available")
     third = why(control_plane, "pod/third", "--long")
