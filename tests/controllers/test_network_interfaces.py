@@ -126,9 +126,12 @@ async def test_a_bridge_is_looked_for_where_there_is_one() -> None:
 WAITS: dict[str, tuple[str, str, list[str]]] = {  # the definition that is named, the condition, and what it says
     "no definition": ("nowhere", "Synchronized", ["failed to locate network attachment definition here/nowhere"]),
     "a definition without a resource": ("poor", "Ready", ["spec.networks[0].multus.networkName", "no resource", RESOURCE]),
-    "a resource that nobody offers": ("strange", "PodScheduled", ["it offers no x.com/strange"]),
-    "no function left": ("fast", "PodScheduled", ["3 match, 0 free", "held by vmi/", "held by vmi/"]),
+    "a resource that nobody offers": ("strange", "PodScheduled", ["x.com/strange"]),
+    "no function left": ("fast", "PodScheduled", ["x.com/vf", "vmi/"]),
 }
+REJECTED: dict[str, tuple[Code, Object]] = {
+    "a resource that nobody offers": (Code.RESOURCE_NOT_OFFERED, {"resource": "x.com/strange"}),
+    "no function left": (Code.TOO_FEW_FREE, {"resource": "x.com/vf", "match": 3, "free": 0})}
 
 
 @pytest.mark.parametrize("name", WAITS)
@@ -143,6 +146,9 @@ async def test_what_a_card_waits_for(name: str) -> None:
             await scene.running(f"m{number}")
         await machine(scene, "blue", {"a": (multus(named), SRIOV)})
         said = await scene.waits("blue", condition, *words)
+        if name in REJECTED:
+            code, detail = REJECTED[name]
+            await scene.rejected("blue", code, **detail)
         events = [event["message"] for event in await scene.all(kinds.EVENT) if event["type"] == "Warning"]
         assert any(words[0] in each for each in events), (said, events)
 

@@ -39,7 +39,9 @@ async def test_a_device_of_the_rack_is_had_by_one(scene: Scene, where: Object) -
     assert page["spec"]["pool"] == {"driver": FABRIC, "pool": "rack/one"}
     assert "host" not in page["spec"]
     await pod(scene, "two", {"fabric": "b"})
-    assert "held by pod/one (claim a)" in why(await settled(scene, "two"))
+    two = await settled(scene, "two")
+    assert rejection_conditions.of(two) == [RejectionCode.TOO_FEW_FREE]
+    assert "pod/one (claim a)" in why(two)
     await scene.delete(kinds.POD, "one")
     assert (await settled(scene, "two"))["spec"]["nodeName"]
     assert await held(scene) == [("x0", "b", "prepared")]
@@ -71,7 +73,9 @@ async def test_a_pool_that_changes_hands_is_not_given_twice(scene: Scene, first:
     await scene.create(kinds.RESOURCE_SLICE, "rack", {
         **pool, **now, "pool": {"name": name, "generation": 2, "resourceSliceCount": 1}})
     await pod(scene, "two", {"fabric": "b"})
-    assert "held by pod/one" in why(await settled(scene, "two"))
+    two = await settled(scene, "two")
+    assert set(rejection_conditions.of(two)) & {RejectionCode.TOO_FEW_FREE, RejectionCode.HELD}
+    assert "pod/one" in why(two)
     assert [one for page in homes for one in await held(scene, page)] == [("x0", "a", "prepared")]
 
 
@@ -218,7 +222,9 @@ async def test_what_the_node_offers_itself_comes_first(scene: Scene) -> None:
 async def test_without_a_device_the_reason_is_told(scene: Scene) -> None:
     await mapped(scene, "x0")
     await pod(scene, "one", resources={"limits": {GPU: "2"}})
-    assert f"resource {GPU} wants 2: 1 match" in why(await settled(scene, "one"))
+    found = await settled(scene, "one")
+    assert rejection_conditions.of(found) == [RejectionCode.TOO_FEW_FREE]
+    assert GPU in why(found)
     assert not await scene.all(kinds.RESOURCE_CLAIM)
 
 
@@ -238,9 +244,13 @@ async def test_a_pod_gets_the_very_devices_that_were_assigned(scene: Scene) -> N
     assert found["spec"]["nodeName"] == last
     assert [one[0] for one in await held(scene, last)] == [names[-1]]
     await pod(scene, "two", assignedDevices=[{"resourceName": "example.com/vf", "deviceIDs": [chosen]}])
-    assert f"{chosen} is held by pod/one" in why(await settled(scene, "two"))
+    two = await settled(scene, "two")
+    assert rejection_conditions.of(two)[0] == RejectionCode.HELD
+    assert all(word in why(two) for word in (chosen, "pod/one"))
     await pod(scene, "three", assignedDevices=[{"resourceName": "example.com/vf", "deviceIDs": ["node-9/none"]}])
-    assert "node-9/none (example.com/vf) does not exist" in why(await settled(scene, "three"))
+    three = await settled(scene, "three")
+    assert rejection_conditions.of(three) == [RejectionCode.ASSIGNED_DEVICE_MISSING]
+    assert all(word in why(three) for word in ("node-9/none", "example.com/vf"))
     for name in ("a", "b", "c", "d"):
         await pod(scene, f"greedy-{name}", {scene.namespace: name})
     await settled(scene, "greedy-d")

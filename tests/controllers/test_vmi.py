@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status, vmi_actions
@@ -389,8 +389,8 @@ async def _(scene: Scene) -> None:
     await book.book(scene.store, scene.host.name, [held])
     await scene.template()
     await scene.machine("blue")
-    says = "held by vmi/rival (claim theirs) in elsewhere since 2026-01-01T00:00:00Z"
-    await scene.waits("blue", "PodScheduled" if scene.embedded else "Ready", says)
+    await scene.waits("blue", "PodScheduled" if scene.embedded else "Ready", "vmi/rival (claim theirs) in elsewhere",
+                      "2026-01-01T00:00:00Z")
     assert not await scene.domains()
     assert [booking.holder.purpose for booking in await scene.bookings()] == ["vmi/rival"]
     await book.release(scene.store, scene.host.name, rival.uid)
@@ -404,7 +404,8 @@ async def _(scene: Scene) -> None:
     await scene.machine("blue", claim="mine")
     await scene.running("blue")
     await scene.machine("green", claim="mine")
-    await scene.waits("green", "PodScheduled" if scene.embedded else "Ready", "claim mine is in use by pod/virt-launcher-blue-")
+    await scene.waits("green", "PodScheduled" if scene.embedded else "Ready", "claim mine", "pod/virt-launcher-blue-")
+    assert rejection_conditions.of(await scene.pod("green")) == [Code.CLAIM_IN_USE]
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
     await scene.delete(kinds.VMI, "blue")
     await scene.running("green")
