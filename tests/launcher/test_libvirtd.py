@@ -58,7 +58,7 @@ async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> 
     assert {uid: one.foreign for uid, one in (await hypervisor.domains()).items()} == {OTHER: True}
     await hypervisor.stop(OTHER)
     assert foreign.isActive()
-    with pytest.raises(StartFailed, match="is that of the domain here_red, which is another"):
+    with pytest.raises(StartFailed, match="is used by the domain here_red, which belongs to another VM"):
         await hypervisor.start(real.machine("blue", OTHER))
     with pytest.raises(HypervisorError, match=r"libvirt cannot start here_red: .*already"):
         await hypervisor.start(real.machine("red", UID))
@@ -234,7 +234,7 @@ async def test_a_socket_behind_which_nobody_speaks(tmp_path: Path) -> None:
         mute.listen()
         uri = f"qemu+unix:///system?socket={tmp_path}/sock"
         hypervisor = Libvirt(uri, monotonic=clock.monotonic, sleep=clock.sleep, patience=0.5)
-        with pytest.raises(HypervisorAway, match="silent for more than"):
+        with pytest.raises(HypervisorAway, match="has not answered for more than"):
             await hypervisor.domains()
     await hypervisor.close()
 
