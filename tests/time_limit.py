@@ -97,9 +97,21 @@ def limited(item: pytest.Item, phase: str) -> Generator[None, Any, Any]:
     try:
         return (yield)
     finally:
-        faulthandler.cancel_dump_traceback_later()
-        signal.setitimer(signal.ITIMER_REAL, *timer)
+        disarm()
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+def disarm() -> None:
+    """No alarm from here on; one that is delivered meanwhile is ignored."""
+    while True:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            faulthandler.cancel_dump_traceback_later()
+        except TimeLimitExceeded:
+            continue
+        return
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -117,11 +129,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     return (yield from limited(item, "teardown"))
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test whose code swallowed the exception has failed nevertheless."""
+    """A test whose code swallowed the exception has failed nevertheless. Alarms end with the phase, whatever ended that."""
+    if threading.current_thread() is threading.main_thread() and signal.getitimer(signal.ITIMER_REAL)[0]:
+        disarm()
     report = yield
     message = item.stash.get(_exceeded, None)
     if message is not None:
