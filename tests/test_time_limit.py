@@ -79,7 +79,7 @@ def run(folder: Path, code: str, *options: str) -> tuple[int, str]:
     (folder / "test_it.py").write_text(code)
     (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
     command = [sys.executable, "-m", "pytest", "-p", "tests.time_limit", "-p", "no:cacheprovider", "--time-limit-again", "0.3",
-               "-rA", *options]
+               "-rA", "--tb=native", *options]
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
                           timeout=300, check=False)
     return done.returncode, done.stdout + done.stderr
