@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from outfitter import __version__
 from outfitter.api import kinds
-from outfitter.api.page import MARKS
+from outfitter.api.page import OUT_OF_SERVICE_STATES
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.store.queue_metrics import Durations
 
@@ -73,13 +73,13 @@ class Metrics:
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
         yield _many(gauge, "outfitter_instances", "VirtualMachineInstances.", ("phase",), Counter(
             ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.VMI)))
-        yield _many(gauge, "outfitter_devices", "Devices that are published, of which host and by whom.", ("host", "driver"),
+        yield _many(gauge, "outfitter_devices", "Published devices, by host and driver.", ("host", "driver"),
                     self._devices())
         yield _many(gauge, "outfitter_bookings", "Bookings on a page of the ledger.", ("page", "state"), Counter(
             (page["metadata"]["name"], booking["state"]) for page in self._items(kinds.LEDGER_PAGE)
             for booking in page["spec"].get("bookings") or ()))
-        yield _many(gauge, "outfitter_marks", "Devices that are out of service, by the page that says so.", ("page", "mark"),
-                    self._marks())
+        yield _many(gauge, "outfitter_devices_out_of_service", "Devices that are out of service, by page and state.",
+                    ("page", "state"), self._out_of_service())
 
     def _items(self, kind: kinds.Kind) -> Iterable[Mapping[str, Any]]:
         informer = self._context.informers.get(kind)
@@ -92,12 +92,12 @@ class Metrics:
             out[spec.get("nodeName") or "", spec["driver"]] += len(spec.get("devices") or ())
         return out
 
-    def _marks(self) -> Counter[tuple[str, ...]]:
+    def _out_of_service(self) -> Counter[tuple[str, ...]]:
         out: Counter[tuple[str, ...]] = Counter()
         for page in self._items(kinds.LEDGER_PAGE):
-            for mark in MARKS:
-                if found := page["spec"].get(mark):
-                    out[page["metadata"]["name"], mark] = len(found)
+            for state in OUT_OF_SERVICE_STATES:
+                if records := page["spec"].get(state):
+                    out[page["metadata"]["name"], state] = len(records)
         return out
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId, newest_pools, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.api.page import MARKS, MOST, Booking, Holder, Limits, OutOfServiceRecord, OutOfServiceRecords, Page
+from outfitter.api.page import MOST, OUT_OF_SERVICE_STATES, Booking, Holder, Limits, OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.api.write_request import WriteRequest
 from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyHeld, Conflict, Invalid, OutfitterError, OutOfService, TooLarge, Unsatisfiable
@@ -82,7 +82,8 @@ def test_a_blank_page_has_no_revision() -> None:
 
 def test_what_is_written_is_admitted() -> None:
     read = page(replace(share(ONE, "a", memory="4Gi"), prepared=NOW), counting(TWO, "b", slices="1"),
-                booking(TWO, "c", resources={"VCPU": 2}), **{which: [mark(ONE, origin="placement")] for which in MARKS})
+                booking(TWO, "c", resources={"VCPU": 2}),
+                **{state: [mark(ONE, origin="placement")] for state in OUT_OF_SERVICE_STATES})
     assert admission.AdmissionRules().admit(WriteRequest("create", kinds.LEDGER_PAGE, read.object, None)) == read.object
 
 
@@ -114,15 +115,15 @@ CHANGES = {
     "a booking more": lambda read: read.holding([booking(TWO, "b")]),
     "one less": lambda read: read.without("uid-a"),
     "nothing left": lambda read: read.leaving([one.key for one in read.bookings]),
-    "prepared": lambda read: read.marked("uid-a", "prepared", NOW),
+    "prepared": lambda read: read.with_state("uid-a", "prepared", NOW),
     "moved": lambda read: read.moved("uid-a", Holder("Migration", "", "m", "uid-m"), NOW),
     "another amount": lambda read: read.only("uid-z", [booking(
         TWO, "z", shareID="s", counters={"gpu": {"slices": "1"}})], LIMITS),
     "turned": lambda read: read.turning(read.bookings[0].key, booking(TWO, "b")),
     "added": lambda read: read.adding(booking(ONE, "b")),
-    "a mark more": lambda read: read.with_marks("unclean", [mark(TWO)]),
-    "a mark that says something else": lambda read: read.with_marks("reserved", [mark(ONE, "other")]),
-    "a mark less": lambda read: read.without_marks("quarantined", {ONE}),
+    "a mark more": lambda read: read.with_records("unclean", [mark(TWO)]),
+    "a mark that says something else": lambda read: read.with_records("reserved", [mark(ONE, "other")]),
+    "a mark less": lambda read: read.without_records("quarantined", {ONE}),
 }
 
 
@@ -136,7 +137,7 @@ def test_changes_leave_the_page_as_it_is_and_keep_what_they_do_not_know(name: st
     assert new != before
     assert new["spec"]["ours"] == "kept"
     assert new["metadata"]["resourceVersion"] == "7", "it is written at the revision at which it was read"
-    for which in ("bookings", *MARKS):
+    for which in ("bookings", *OUT_OF_SERVICE_STATES):
         was = [raw["theirs"] for raw in before["spec"][which]]
         still = [raw["theirs"] for raw in new["spec"][which] if "theirs" in raw]
         assert still == was[len(was) - len(still):], "entries keep their fields too"
@@ -146,19 +147,19 @@ def test_changes_leave_the_page_as_it_is_and_keep_what_they_do_not_know(name: st
 
 def test_marking_and_leaving_touch_one_holder() -> None:
     read = page(booking(ONE, "a"), booking(TWO, "b"))
-    assert [one.state for one in Page(read.marked("uid-b", "prepared")).bookings] == ["booked", "prepared"]
+    assert [one.state for one in Page(read.with_state("uid-b", "prepared")).bookings] == ["booked", "prepared"]
     assert [one.device for one in Page(read.without("uid-a")).bookings] == [TWO]
     assert read.without("uid-a", TWO) == read.object
     assert Page(read.without("uid-b", TWO)).bookings == (booking(ONE, "a"),)
 
 
 def test_the_first_time_it_was_prepared_stays() -> None:
-    read = Page(page(booking(ONE, "a")).marked("uid-a", "prepared", NOW))
+    read = Page(page(booking(ONE, "a")).with_state("uid-a", "prepared", NOW))
     assert read.bookings[0].prepared == NOW
-    again = Page(Page(read.marked("uid-a", "released", "later")).marked("uid-a", "prepared", "later"))
+    again = Page(Page(read.with_state("uid-a", "released", "later")).with_state("uid-a", "prepared", "later"))
     assert (again.bookings[0].state, again.bookings[0].prepared) == ("prepared", NOW)
-    assert Page(page(booking(ONE, "a")).marked("uid-a", "booked", NOW)).bookings[0].prepared == ""
-    assert Page(page(booking(ONE, "a")).marked("uid-a", "prepared")).bookings[0].prepared == ""
+    assert Page(page(booking(ONE, "a")).with_state("uid-a", "booked", NOW)).bookings[0].prepared == ""
+    assert Page(page(booking(ONE, "a")).with_state("uid-a", "prepared")).bookings[0].prepared == ""
 
 
 def test_moving_takes_everything_along() -> None:
@@ -251,7 +252,7 @@ def test_what_fits_stands_together(name: str) -> None:
     assert page(*have).holding(wanted, LIMITS)["spec"]["bookings"][len(have):] == [one.to_object() for one in wanted]
 
 
-OUT: dict[OutOfServiceRecords, str] = {
+OUT: dict[OutOfServiceState, str] = {
     "reserved": "node-a/vf0 is reserved by admin since 2026-01-01T00:00:00Z: for later; "
                 "outfit device unreserve node-a/vf0 gives it back",
     "quarantined": "node-a/vf0 is quarantined by admin since 2026-01-01T00:00:00Z: for later; "
@@ -261,8 +262,8 @@ OUT: dict[OutOfServiceRecords, str] = {
 }
 
 
-@pytest.mark.parametrize("which", MARKS)
-def test_a_marked_device_goes_to_nobody_new(which: OutOfServiceRecords) -> None:
+@pytest.mark.parametrize("which", OUT_OF_SERVICE_STATES)
+def test_a_marked_device_goes_to_nobody_new(which: OutOfServiceState) -> None:
     read = page(booking(ONE, "a"), **{which: [mark(ONE)]})
     for wanted in (booking(ONE, "b"), share(ONE, "b")):
         with pytest.raises(OutOfService) as caught:
@@ -272,7 +273,7 @@ def test_a_marked_device_goes_to_nobody_new(which: OutOfServiceRecords) -> None:
     assert read.holding([booking(ONE, "a")]) is read.object, "who has it keeps it"
     assert Page(read.holding([booking(TWO, "b")])).of("uid-b"), "and the others are free"
     assert Page(read.holding([booking(ONE, "b", resources={"VCPU": 1})])).of("uid-b")
-    assert Page(read.marked("uid-a", "prepared", NOW)).bookings[0].state == "prepared"
+    assert Page(read.with_state("uid-a", "prepared", NOW)).bookings[0].state == "prepared"
 
 
 def test_a_page_takes_only_so_many() -> None:
@@ -288,7 +289,7 @@ def test_a_page_takes_only_so_many() -> None:
 
 def test_a_consumer_has_exactly_what_it_says() -> None:
     read = page(share(ONE, "a", "x", memory="6Gi"), share(ONE, "a", "y", memory="1Gi"), booking(TWO, "b"), reserved=[mark(ONE)])
-    read = Page(read.marked("uid-a", "prepared", NOW))
+    read = Page(read.with_state("uid-a", "prepared", NOW))
     new = Page(read.only("uid-a", [share(ONE, "a", "x", memory="8Gi")], LIMITS))
     assert [(one.key.share, one.amount, one.state, one.prepared) for one in new.of("uid-a")] == [
         ("x", {"shareID": "x", "capacity": {"memory": "8Gi"}}, "prepared", NOW)], "the same booking with another amount"
@@ -314,15 +315,15 @@ def test_what_was_found_is_turned_into_what_is_booked() -> None:
 
 def test_marks_are_one_for_each_device() -> None:
     read = page(reserved=[mark(ONE)])
-    assert read.with_marks("reserved", [mark(ONE)]) is read.object
-    assert Page(read.with_marks("reserved", [replace(mark(ONE, "other", "root"), since=NOW)])).reserved == (
+    assert read.with_records("reserved", [mark(ONE)]) is read.object
+    assert Page(read.with_records("reserved", [replace(mark(ONE, "other", "root"), since=NOW)])).reserved == (
         mark(ONE, "other", "root"),), "its first time stays"
-    assert read.with_marks("reserved", [mark(ONE, "count", origin="placement")]) is read.object, "a person's word stays"
+    assert read.with_records("reserved", [mark(ONE, "count", origin="placement")]) is read.object, "a person's word stays"
     counted = page(reserved=[mark(ONE, "count", origin="placement")])
-    assert Page(counted.with_marks("reserved", [mark(ONE)])).reserved == (mark(ONE),), "a person makes it his own"
-    assert Page(read.with_marks("reserved", [mark(TWO), mark(TWO, "again")])).reserved == (mark(ONE), mark(TWO, "again"))
-    assert read.without_marks("reserved", {TWO}) is read.object
-    assert Page(read.without_marks("reserved", {ONE, TWO})).reserved == ()
+    assert Page(counted.with_records("reserved", [mark(ONE)])).reserved == (mark(ONE),), "a person makes it his own"
+    assert Page(read.with_records("reserved", [mark(TWO), mark(TWO, "again")])).reserved == (mark(ONE), mark(TWO, "again"))
+    assert read.without_records("reserved", {TWO}) is read.object
+    assert Page(read.without_records("reserved", {ONE, TWO})).reserved == ()
 
 
 DEVICES = [replace(ONE, device=f"d{number}") for number in range(3)]
@@ -343,16 +344,17 @@ SOME_BOOKING = some.builds(lambda device, name, amount: booking(device, name, **
 
 @settings(deadline=None)
 @given(some.lists(some.lists(SOME_BOOKING, min_size=1, max_size=3), max_size=8),
-       some.lists(some.tuples(some.sampled_from(MARKS), some.sampled_from(DEVICES)), max_size=2), some.integers(0, 8))
+       some.lists(some.tuples(some.sampled_from(OUT_OF_SERVICE_STATES), some.sampled_from(DEVICES)), max_size=2),
+       some.integers(0, 8))
 def test_whatever_is_asked_in_whatever_order_nothing_is_held_beyond_what_was_published(
-    asked: list[list[Booking]], marks: list[tuple[OutOfServiceRecords, DeviceId]], when: int
+    asked: list[list[Booking]], marks: list[tuple[OutOfServiceState, DeviceId]], when: int
 ) -> None:
     read = page()
     for number, wanted in enumerate(asked):
         if number == when:
             for which, device in marks:
-                read = Page(read.with_marks(which, [mark(device)]))
-        marked = {one.device for which in MARKS for one in read.marks(which)}
+                read = Page(read.with_records(which, [mark(device)]))
+        marked = {one.device for which in OUT_OF_SERVICE_STATES for one in read.records(which)}
         try:
             new = Page(read.holding(wanted, PUBLISHED))
         except (Conflict, Invalid):

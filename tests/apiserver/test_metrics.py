@@ -141,7 +141,7 @@ async def test_the_numbers_follow_the_life_of_a_machine() -> None:
         assert value(after, "outfitter_scheduling_rejections_total", code="NodeSelector") == 1
         assert value(after, "outfitter_instances", phase="Running") == 1
         assert value(after, "outfitter_bookings", page=scene.host.name, state="prepared") == 1
-        assert value(after, "outfitter_marks", page=scene.host.name, mark="quarantined") == 1
+        assert value(after, "outfitter_devices_out_of_service", page=scene.host.name, state="quarantined") == 1
         added = value(after, "workqueue_adds_total", name="device_status")
         assert added
         assert value(after, "workqueue_depth", name="device_status") == 0

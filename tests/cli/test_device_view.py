@@ -355,7 +355,7 @@ def test_every_key_for_programs_is_always_there() -> None:
     assert told["holders"] == [{"kind": "ResourceClaim", "namespace": "default", "name": "mine", "uid": "u-1",
                                 "purpose": "vmi/blue", "request": "nic", "state": "prepared", "booked": BOOKED,
                                 "prepared": None, "amount": {"whole": True}}]
-    assert told["marks"] == [{"mark": "reserved", "reason": "for tests", "by": "ann", "since": BOOKED, "origin": None}]
+    assert told["outOfService"] == [{"state": "reserved", "reason": "for tests", "by": "ann", "since": BOOKED, "origin": None}]
     assert (told["state"], told["states"], told["since"], told["numa"]) == ("held", ["held", "reserved"], BOOKED, 0)
     assert {key for key, value in listing.as_json(bare).items() if value not in (None, [])} == {
         "node", "name", "pool", "publishedBy", "offered", "state", "states"}

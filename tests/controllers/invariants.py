@@ -14,7 +14,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import failed_launches, pod_claims, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import MARKS, Booking, Page
+from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Page
 from outfitter.cel.library import quantity
 
 Key = tuple[str, str]  # namespace and name
@@ -109,7 +109,7 @@ def _domains(books: Books, holders: Mapping[DeviceId, list[Booking]]) -> Iterato
 def change(old: Page, new: Page) -> Iterator[str]:
     """Of one write of a page: what was out of service is not given to anybody new."""
     had = {booking.key for booking in old.bookings}
-    marked = {mark.device: which for which in MARKS for mark in old.marks(which)}
+    marked = {mark.device: which for which in OUT_OF_SERVICE_STATES for mark in old.records(which)}
     for booking in new.bookings:
         if booking.key not in had and booking.device in marked:
             yield f"{booking.device.short} is {marked[booking.device]} and was booked for {booking.holder}"
@@ -282,7 +282,7 @@ def _free(books: Books, host: str, kind: str) -> Iterator[str]:
     """Devices of a host that anybody could have. Whether one may be had while a part of it, or what it is a part of, is marked
     is for the scheduler to say: nothing is asked of it then."""
     out = {booking.device for booking in books.bookings}
-    out |= {mark.device for page in books.pages for which in MARKS for mark in page.marks(which)}
+    out |= {mark.device for page in books.pages for which in OUT_OF_SERVICE_STATES for mark in page.records(which)}
     wholes = {books.parent(device) for device in out}
     for piece in books.all(kinds.RESOURCE_SLICE):
         spec = piece["spec"]

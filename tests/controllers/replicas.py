@@ -19,7 +19,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.kubevirt import vm_actions, vmi_actions
-from outfitter.api.page import MARKS, Page
+from outfitter.api.page import OUT_OF_SERVICE_STATES, Page
 from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError, Unavailable
 from outfitter.inventory import config, scan
@@ -487,7 +487,8 @@ class World:
 
     def picture(self) -> str:
         lines = [f"{booking.device.short} {booking.state} by {booking.holder}" for booking in self.books.bookings]
-        lines += [f"{mark.device.short} {which}" for page in self.books.pages for which in MARKS for mark in page.marks(which)]
+        lines += [f"{record.device.short} {state}" for page in self.books.pages for state in OUT_OF_SERVICE_STATES
+                  for record in page.records(state)]
         lines += [f"domain {domain.name} {domain.devices}" for those in self.books.domains.values() for domain in those]
         for kind in (kinds.NODE, *OURS):
             lines += [f"{kind.singular} {obj['metadata']['name']} {obj['metadata'].get('deletionTimestamp', '')} "

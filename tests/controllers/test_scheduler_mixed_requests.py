@@ -251,9 +251,9 @@ class Mix(World):
 
     async def unmark(self) -> None:
         for page in self.books.pages:
-            for mark in page.marks("reserved"):
+            for mark in page.records("reserved"):
                 await out_of_service.unreserve(self.home, page.host, mark.device)
-            for mark in page.marks("quarantined"):
+            for mark in page.records("quarantined"):
                 await out_of_service.restore(self.home, page.host, mark.device)
 
     async def taint(self) -> None:

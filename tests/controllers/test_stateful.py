@@ -362,7 +362,7 @@ def behind(patch: pytest.MonkeyPatch) -> None:
 
 def unmarked(patch: pytest.MonkeyPatch) -> None:
     """The scheduler does not care what an operator reserved or quarantined, and neither do pages."""
-    patch.setattr(device_index, "MARKS", ())
+    patch.setattr(device_index, "OUT_OF_SERVICE_STATES", ())
     patch.setattr(Page, "out_of_service", lambda *_: None)
 
 

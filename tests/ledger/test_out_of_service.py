@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from outfitter.api.device import DeviceId
-from outfitter.api.page import OutOfServiceRecord, OutOfServiceRecords, Page
+from outfitter.api.page import OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book, out_of_service
 from outfitter.store.memory import Memory
@@ -28,10 +28,10 @@ def store() -> Memory:
 
 
 @pytest.mark.parametrize("which", ["reserved", "quarantined"])
-async def test_taken_out_and_given_back(store: Memory, which: OutOfServiceRecords) -> None:
+async def test_taken_out_and_given_back(store: Memory, which: OutOfServiceState) -> None:
     vf0 = device("vf0")
     assert await ON[which](store, HOST, vf0, by="admin", reason="hot", now=NOW)
-    assert (await book.read(store, HOST)).marks(which) == (OutOfServiceRecord(vf0, "hot", "admin", NOW),)
+    assert (await book.read(store, HOST)).records(which) == (OutOfServiceRecord(vf0, "hot", "admin", NOW),)
     revision = store.revision
     assert not await ON[which](store, HOST, vf0, by="admin", reason="hot", now="later")
     assert store.revision == revision, "twice is no harm, and writes nothing"

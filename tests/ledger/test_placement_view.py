@@ -203,7 +203,7 @@ async def test_who_says_nothing_is_reserved_has_cleaned_it() -> None:
     await stored(store, CARD)
     await book.book(store, HOST, [booking("d1", consumer("s"))])
     await book.release(store, HOST, "uid-s", now=LATER)
-    await book.change_page(store, HOST, lambda read: read.with_marks("unclean", [mark("d1")]))
+    await book.change_page(store, HOST, lambda read: read.with_records("unclean", [mark("d1")]))
     await reserve(store, 1)
     assert [one.device for one in (await book.read(store, HOST)).unclean] == [device("d1")]
     await reserve(store, 0)

@@ -93,7 +93,7 @@ def test_a_taint_that_repeats_a_page_goes_with_its_record() -> None:
     device = dev("a0", **VF)
     device["taints"] = [{"key": "outfitter.dev/reserved", "effect": "NoSchedule"}]
     record = OutOfServiceRecord(DeviceId(DRIVER, "a", "a0"), "", "admin", SINCE)
-    marked = Page(page("a").with_marks("reserved", [record]))
+    marked = Page(page("a").with_records("reserved", [record]))
     given = snapshot(DeviceIndex.of([part("a", device)], [marked], NODES[:1]), [wanted(1)])
     assert not isinstance(place(given, pod("c")), Placement)
     assert isinstance(place(given.with_page(page("a")), pod("c")), Placement)

@@ -11,8 +11,9 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 
 State = Literal["booked", "prepared", "released"]
-OutOfServiceRecords = Literal["reserved", "quarantined", "unclean"]
-MARKS: tuple[OutOfServiceRecords, ...] = ("reserved", "quarantined", "unclean")  # an error names the first of them
+OutOfServiceState = Literal["reserved", "quarantined", "unclean"]
+# in this order: an error names the first state that a device has
+OUT_OF_SERVICE_STATES: tuple[OutOfServiceState, ...] = ("reserved", "quarantined", "unclean")
 DOMAIN = "Domain"  # holder kind of a running domain that was found on the host without a booking
 
 

@@ -17,13 +17,13 @@ from dataclasses import replace
 from outfitter.api import booking_limits, rejection
 from outfitter.api.booking import (
     DOMAIN,
-    MARKS,
+    OUT_OF_SERVICE_STATES,
     Booking,
     Holder,
     Key,
     Limits,
     OutOfServiceRecord,
-    OutOfServiceRecords,
+    OutOfServiceState,
     State,
     booking_of,
     device_object,
@@ -38,15 +38,15 @@ from outfitter.errors import AlreadyHeld, OutOfService, TooLarge
 
 __all__ = [
     "DOMAIN",
-    "MARKS",
     "MOST",
+    "OUT_OF_SERVICE_STATES",
     "POOLS",
     "Booking",
     "Holder",
     "Key",
     "Limits",
     "OutOfServiceRecord",
-    "OutOfServiceRecords",
+    "OutOfServiceState",
     "Page",
     "State",
     "device_object",
@@ -81,12 +81,14 @@ class Page:
         self.host: str = obj["metadata"]["name"]
         self.revision: str = obj["metadata"].get("resourceVersion", "")
         self.bookings: tuple[Booking, ...] = tuple(map(booking_of, self._raw("bookings")))
-        self.reserved, self.quarantined, self.unclean = (tuple(map(record_of, self._raw(which))) for which in MARKS)
+        self.reserved, self.quarantined, self.unclean = (
+            tuple(map(record_of, self._raw(state))) for state in OUT_OF_SERVICE_STATES)
 
     @staticmethod
     def blank(host: str) -> Object:
         return {"apiVersion": LEDGER_PAGE.api_version, "kind": LEDGER_PAGE.kind, "metadata": {"name": host},
-                "spec": {**({} if is_pool_page(host) else {"host": host}), "bookings": [], **{which: [] for which in MARKS}}}
+                "spec": {**({} if is_pool_page(host) else {"host": host}), "bookings": [],
+                         **{state: [] for state in OUT_OF_SERVICE_STATES}}}
 
     # -- reading
 
@@ -106,8 +108,9 @@ class Page:
                 there[booking.device].append(booking)
         return there
 
-    def marks(self, which: OutOfServiceRecords) -> tuple[OutOfServiceRecord, ...]:
-        return {"reserved": self.reserved, "quarantined": self.quarantined, "unclean": self.unclean}[which]
+    def records(self, state: OutOfServiceState) -> tuple[OutOfServiceRecord, ...]:
+        """The out-of-service records of one state."""
+        return {"reserved": self.reserved, "quarantined": self.quarantined, "unclean": self.unclean}[state]
 
     def rivals(self, wanted: Booking) -> Iterator[Booking]:
         """Bookings of other holders that conflict with a booking."""
@@ -116,11 +119,11 @@ class Page:
 
     def out_of_service(self, device: DeviceId) -> OutOfService | None:
         """The first record that keeps a device out of service; None: it is in service."""
-        for which in MARKS:
-            for record in self.marks(which):
+        for state in OUT_OF_SERVICE_STATES:
+            for record in self.records(state):
                 if record.device == device:
-                    error = OutOfService(device.short, which, by=record.by, since=record.since, reason=record.reason)
-                    error.rejection = rejection.out_of_service(which, record)
+                    error = OutOfService(device.short, state, by=record.by, since=record.since, reason=record.reason)
+                    error.rejection = rejection.out_of_service(state, record)
                     return error
         return None
 
@@ -177,7 +180,7 @@ class Page:
         removed = set(keys)
         return self._changed(lambda booking, raw: None if booking.key in removed else raw)
 
-    def marked(self, uid: str, state: State, now: str = "") -> Object:
+    def with_state(self, uid: str, state: State, now: str = "") -> Object:
         """The page with all bookings of one holder in a state. `prepared` is the time of the first prepare."""
 
         def change(booking: Booking, raw: Object) -> Object:
@@ -200,12 +203,12 @@ class Page:
 
     # -- out-of-service records
 
-    def with_marks(self, which: OutOfServiceRecords, marks: Iterable[OutOfServiceRecord]) -> Object:
+    def with_records(self, state: OutOfServiceState, records: Iterable[OutOfServiceRecord]) -> Object:
         """The page with these records. An existing record keeps its time and gets the new reason; a record that a user made is
         never replaced by one of a provider's reserved count."""
-        entries = self._raw(which)
+        entries = self._raw(state)
         places = {record_of(raw).device: index for index, raw in enumerate(entries)}
-        for record in marks:
+        for record in records:
             index = places.get(record.device)
             if index is None:
                 places[record.device] = len(entries)
@@ -216,11 +219,11 @@ class Page:
                 continue
             new = {**have, "reason": record.reason, "by": record.by, "origin": record.origin}
             entries[index] = new if record.origin else {key: value for key, value in new.items() if key != "origin"}
-        return self._with(which, entries)
+        return self._with(state, entries)
 
-    def without_marks(self, which: OutOfServiceRecords, devices: Collection[DeviceId]) -> Object:
+    def without_records(self, state: OutOfServiceState, devices: Collection[DeviceId]) -> Object:
         """The page without the records of these devices."""
-        return self._with(which, [raw for raw in self._raw(which) if record_of(raw).device not in devices])
+        return self._with(state, [raw for raw in self._raw(state) if record_of(raw).device not in devices])
 
     # -- changes of the object
 
@@ -253,7 +256,7 @@ class Page:
 
     def _check(self, fresh: Sequence[Booking], limits: Limits, had: Collection[Key]) -> None:
         there = {device: list(self.on(device)) for device in {booking.device for booking in fresh}}
-        out_of_service = {record.device for which in MARKS for record in self.marks(which)}
+        out_of_service = {record.device for state in OUT_OF_SERVICE_STATES for record in self.records(state)}
         for booking in fresh:
             if not booking.counted:
                 continue

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from outfitter.api.booking import Booking, Holder, OutOfServiceRecord, OutOfServiceRecords
+from outfitter.api.booking import Booking, Holder, OutOfServiceRecord, OutOfServiceState
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
@@ -122,7 +122,7 @@ class RejectionCode(enum.StrEnum):
 TAKEN = frozenset({RejectionCode.HELD, RejectionCode.RESERVED, RejectionCode.QUARANTINED, RejectionCode.UNCLEAN,
                    RejectionCode.ASSIGNED_TO_OTHER})
 UNLIKE = frozenset({RejectionCode.SELECTOR_FALSE, RejectionCode.ALIAS_MISMATCH})  # the device is not what is asked for
-OUT_OF_SERVICE: Mapping[OutOfServiceRecords, RejectionCode] = {
+OUT_OF_SERVICE: Mapping[OutOfServiceState, RejectionCode] = {
     "reserved": RejectionCode.RESERVED, "quarantined": RejectionCode.QUARANTINED, "unclean": RejectionCode.UNCLEAN}
 
 
@@ -169,7 +169,7 @@ def held(booking: Booking) -> Rejection:
     return Rejection(RejectionCode.HELD, booking.device, booking.holder, booking.since)
 
 
-def out_of_service(which: OutOfServiceRecords, record: OutOfServiceRecord) -> Rejection:
+def out_of_service(which: OutOfServiceState, record: OutOfServiceRecord) -> Rejection:
     """A device that was reserved, quarantined or is not clean."""
     detail = {key: value for key, value in (("reason", record.reason), ("by", record.by)) if value}
     return Rejection(OUT_OF_SERVICE[which], record.device, since=record.since, detail=detail)

@@ -31,8 +31,8 @@ class OpenApi:
         """Where the documents are; the hash lets a client keep what it has."""
         entries = {}
         for place in self._places:
-            mark = hashlib.sha256(msgspec.json.encode(self.document(place))).hexdigest().upper()
-            entries[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={mark}"}
+            digest = hashlib.sha256(msgspec.json.encode(self.document(place))).hexdigest().upper()
+            entries[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
         return {"paths": entries}
 
     def document(self, place: str) -> Object | None:
@@ -78,7 +78,7 @@ def _schema(kind: Kind, version: str) -> Object:
 
 def _object(tree: known_fields.Tree | None, known: Mapping[str, Any]) -> Object:
     """The fields that are known by name, where all of them are; else those whose type is."""
-    types = {mark.rstrip("!"): wanted for mark, wanted in known.items()}
+    types = {key.rstrip("!"): wanted for key, wanted in known.items()}
     properties = {name: _value((tree or {}).get(name), types.get(name)) for name in tree or types if name != "*"}
     return {"type": "object", **({"properties": properties} if properties else {})}
 

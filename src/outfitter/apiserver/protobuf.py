@@ -68,7 +68,7 @@ _ENVELOPE: Message = {1: Field("type", _TYPE), 2: Field("raw", "raw"), 3: Field(
 def read(data: bytes) -> Object:
     """The object in a protobuf body, as JSON would have said it."""
     if not data.startswith(MAGIC):
-        raise BadRequest("the body is not Kubernetes' protobuf: it does not begin with its mark")
+        raise BadRequest("the body is not Kubernetes' protobuf: it does not begin with its prefix")
     try:
         envelope = _message(data[len(MAGIC):], _ENVELOPE)
         names = envelope.get("type", {})

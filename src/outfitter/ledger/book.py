@@ -63,14 +63,14 @@ async def set_state(
 
     def change(page: Page) -> Object:
         if state != "prepared":
-            return page.marked(uid, state)
+            return page.with_state(uid, state)
         bookings = page.of(uid)
         for booking in bookings:
             for rival in page.rivals(booking):
                 if rival.state == "prepared":
                     raise AlreadyHeld(booking.device.short, by=str(rival.holder), since=rival.since)
         used = [booking for booking in bookings if booking.device in unclean]
-        return record_used_once(Page(page.marked(uid, state, moment)), used, moment)
+        return record_used_once(Page(page.with_state(uid, state, moment)), used, moment)
 
     page = await change_page(store, host, change)
     return page.of(uid)
@@ -84,7 +84,7 @@ def record_used_once(page: Page, bookings: Sequence[Booking], now: str) -> Objec
         for booking in bookings
         if booking.device not in known
     ]
-    return page.with_marks("unclean", used) if used else page.object
+    return page.with_records("unclean", used) if used else page.object
 
 
 async def release(

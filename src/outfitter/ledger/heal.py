@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import DOMAIN, MARKS, Booking, Holder, Key, Page
+from outfitter.api.page import DOMAIN, OUT_OF_SERVICE_STATES, Booking, Holder, Key, Page
 from outfitter.ledger import book, history
 from outfitter.store.base import Store
 
@@ -185,7 +185,7 @@ class _PageRepair:
         if device not in self._group:
             return None
         taken = {booking.device for booking in self.page.bookings}
-        taken |= {record.device for which in MARKS for record in self.page.marks(which)}
+        taken |= {record.device for which in OUT_OF_SERVICE_STATES for record in self.page.records(which)}
         return min((other for other, name in self._group.items()
                     if name == self._group[device] and other not in taken), default=None)
 

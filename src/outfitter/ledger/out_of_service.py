@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import OutOfServiceRecord, OutOfServiceRecords, Page
+from outfitter.api.page import OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book, history
 from outfitter.store.base import Store
@@ -26,7 +26,7 @@ async def reserve(store: Store, host: str, device: DeviceId, *, by: str, reason:
 
 async def unreserve(store: Store, host: str, device: DeviceId) -> bool:
     """Remove a reservation, whatever its origin; returns whether the page changed."""
-    return await _change(store, host, lambda page: page.without_marks("reserved", {device}))
+    return await _change(store, host, lambda page: page.without_records("reserved", {device}))
 
 
 async def quarantine(store: Store, host: str, device: DeviceId, *, by: str, reason: str = "", now: str = "") -> bool:
@@ -36,7 +36,7 @@ async def quarantine(store: Store, host: str, device: DeviceId, *, by: str, reas
 
 async def restore(store: Store, host: str, device: DeviceId) -> bool:
     """Remove a quarantine; returns whether the page changed."""
-    return await _change(store, host, lambda page: page.without_marks("quarantined", {device}))
+    return await _change(store, host, lambda page: page.without_records("quarantined", {device}))
 
 
 async def clear(store: Store, host: str, device: DeviceId) -> bool:
@@ -46,7 +46,7 @@ async def clear(store: Store, host: str, device: DeviceId) -> bool:
     def change(page: Page) -> Object:
         for booking in page.on(device):
             raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
-        return page.without_marks("unclean", {device})
+        return page.without_records("unclean", {device})
 
     return await _change(store, host, change)
 
@@ -81,17 +81,17 @@ def with_reserved_count(
     remaining = [device for device in members if device not in by_person | unclean]
     remaining.sort(key=lambda device: (device in held, device not in by_count))  # stable: otherwise in the order given
     wanted = set(remaining[:max(-surplus, 0)])
-    page = Page(page.without_marks("unclean", set(clean) if cleaned else ()))
-    page = Page(page.without_marks("reserved", by_count - wanted))
+    page = Page(page.without_records("unclean", set(clean) if cleaned else ()))
+    page = Page(page.without_records("reserved", by_count - wanted))
     reason = f"{count} of these {len(members)} devices are reserved"
-    return page.with_marks("reserved", [OutOfServiceRecord(device, reason, by, now, PLACEMENT) for device in members
+    return page.with_records("reserved", [OutOfServiceRecord(device, reason, by, now, PLACEMENT) for device in members
                                         if device in wanted - by_count])
 
 
-async def _add_record(store: Store, host: str, which: OutOfServiceRecords, record: OutOfServiceRecord) -> bool:
+async def _add_record(store: Store, host: str, which: OutOfServiceState, record: OutOfServiceRecord) -> bool:
     moment = record.since or history.clock_time(store)
     stamped = OutOfServiceRecord(record.device, record.reason, record.by, moment, record.origin)
-    return await _change(store, host, lambda page: page.with_marks(which, [stamped]))
+    return await _change(store, host, lambda page: page.with_records(which, [stamped]))
 
 
 async def _change(store: Store, host: str, change: Callable[[Page], Object]) -> bool:

@@ -50,7 +50,7 @@ def page(host: str, held: list[int], marked: list[int]) -> Page:
         holder = Holder("ResourceClaim", "here", f"c{place}", f"uid-{place}")
         found = Page(found.adding(Booking(DeviceId(DRIVER, host, f"d{place}"), holder, "r", "booked", SINCE)))
     marks = [OutOfServiceRecord(DeviceId(DRIVER, host, f"d{place}"), "", "admin", SINCE) for place in marked]
-    return Page(found.with_marks("reserved", marks))
+    return Page(found.with_records("reserved", marks))
 
 
 def claim(*requests: Object, **more: Any) -> Object:

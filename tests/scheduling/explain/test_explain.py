@@ -329,7 +329,7 @@ def relief(name: str) -> Explanation:
     count, held, marks, _ = RELIEF[name]
     taken = page("a", *held.items())
     for device, which in marks.items():
-        taken = Page(taken.with_marks(which, [OutOfServiceRecord(DeviceId(DRIVER, "a", device), "", "admin", SINCE)]))  # type: ignore[arg-type]
+        taken = Page(taken.with_records(which, [OutOfServiceRecord(DeviceId(DRIVER, "a", device), "", "admin", SINCE)]))  # type: ignore[arg-type]
     known = replace(facts(claims=[claim("c", ask("nic", count=count))], pages=[taken]),
                     slices=[part("a", dev("a0", **VF), dev("a1", **VF))])
     return explain_pod.pod(known, pod("c"))

@@ -44,7 +44,7 @@ def page(*held: DeviceId, marks: dict[str, list[DeviceId]] | None = None, cells:
         bookings.append(Booking(placement_view.host_resources("oak"), WHO, "", "booked", "12:04", amount))
     out = Page(Page(Page.blank("oak")).holding(bookings))
     for which, devices in (marks or {}).items():
-        out = Page(out.with_marks(which, [OutOfServiceRecord(each, "bad fan", "ann", "12:05") for each in devices]))  # type: ignore[arg-type]
+        out = Page(out.with_records(which, [OutOfServiceRecord(each, "bad fan", "ann", "12:05") for each in devices]))  # type: ignore[arg-type]
     return out
 
 

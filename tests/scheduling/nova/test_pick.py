@@ -9,7 +9,7 @@ import pytest
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, OutOfServiceRecords, Page
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, results
@@ -49,7 +49,7 @@ class Pick:
     devices: Sequence[Object]
     gives: Sequence[tuple[str, str]] = ()
     held: Mapping[str, str] = field(default_factory=dict)
-    marks: Mapping[str, OutOfServiceRecords] = field(default_factory=dict)
+    marks: Mapping[str, OutOfServiceState] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     rejects: Rejection | None = None
     devices_rejected: Sequence[Rejection] = ()
@@ -207,7 +207,7 @@ PICKS = {
 def test_pick(case: Pick) -> None:
     taken = page("n", *case.held.items())
     for name, which in case.marks.items():
-        taken = Page(taken.with_marks(which, [OutOfServiceRecord(device(name), "it smells", "admin", SINCE)]))
+        taken = Page(taken.with_records(which, [OutOfServiceRecord(device(name), "it smells", "admin", SINCE)]))
     parts = [part("n", *case.devices, count=2 if case.counters else 1)]
     if case.counters:
         parts.append(part("n", count=2, name="counters"))
@@ -259,8 +259,8 @@ def test_a_device_that_takes_of_another_counter_is_not_in_the_way() -> None:
 
 
 def test_all_pages_count_and_a_mark_says_what_is_known() -> None:
-    marked = Page(page("b").with_marks("reserved", [OutOfServiceRecord(DeviceId(DRIVER, "b", "b0"), "", "admin", SINCE)]))
-    other = Page(page("c").with_marks("unclean", [OutOfServiceRecord(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
+    marked = Page(page("b").with_records("reserved", [OutOfServiceRecord(DeviceId(DRIVER, "b", "b0"), "", "admin", SINCE)]))
+    other = Page(page("c").with_records("unclean", [OutOfServiceRecord(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
     slices = [part(host, dev(f"{host}0", **VF)) for host in "abcd"]
     pages = [page("a", ("a0", "train")), marked, other, page("d", ("d0", "train"))]
     found = placed(pod("x"), [claim("x")], DeviceIndex.of(slices, pages, [node(host) for host in "abcd"]), every_host=True)

@@ -90,7 +90,7 @@ DEVICE: Shape = {"driver!": str, "pool!": str, "device!": str}
 HOLDER: Shape = {"kind!": str, "namespace": str, "name!": str, "uid!": str, "purpose": str}
 AMOUNT: Shape = {"whole": bool, "adminAccess": bool, "shareID": str, "capacity": {"*": str}, "counters": {"*": {"*": str}},
                  "resources": {"*": int}, "cells": {"*": int}, "cpus": {"*": [int]}, "guestCells": [int]}
-MARKS = [{"device!": DEVICE, "reason": str, "by": str, "since": str, "origin": str}]
+RECORDS = [{"device!": DEVICE, "reason": str, "by": str, "since": str, "origin": str}]
 CONTAINER: Shape = {
     "name": str, "resources": {"claims": [{"name": str, "request": str}], "requests": {"*": NUMBER}, "limits": {"*": NUMBER}},
     "assignedDevices": [{"resourceName": str, "deviceIDs": TEXTS}],
@@ -170,7 +170,7 @@ SHAPES: Mapping[str, Shape] = {
     },
     "NetworkAttachmentDefinition": {"spec": {"config": str}},
     "LedgerPage": {"spec": {
-        "host": str, "reserved": MARKS, "quarantined": MARKS, "unclean": MARKS,
+        "host": str, "reserved": RECORDS, "quarantined": RECORDS, "unclean": RECORDS,
         "bookings": [{"device!": DEVICE, "request": str, "state!": str, "since!": str, "prepared": str, "amount": AMOUNT,
                       "holder!": HOLDER}]}},
     "PastBooking": {"spec!": {
@@ -213,8 +213,8 @@ def _compile(shape: Any) -> Any:
         return [_compile(shape[0])]
     if not isinstance(shape, Mapping):
         return WHOLE if shape is int else shape
-    known = {mark.rstrip("!"): _compile(wanted) for mark, wanted in shape.items() if mark != "*"}
-    return _SchemaFields(known, tuple(mark[:-1] for mark in shape if mark.endswith("!")), _compile(shape.get("*")))
+    known = {key.rstrip("!"): _compile(wanted) for key, wanted in shape.items() if key != "*"}
+    return _SchemaFields(known, tuple(key[:-1] for key in shape if key.endswith("!")), _compile(shape.get("*")))
 
 
 def _good(value: Any, wanted: Any) -> bool:
@@ -260,20 +260,20 @@ def _right(value: Any, wanted: Any) -> Any:
         return value if _fits(value, wanted) else _WRONG
     if not isinstance(value, dict):
         return _WRONG
-    known = {mark.rstrip("!"): inner for mark, inner in wanted.items()}
+    known = {key.rstrip("!"): inner for key, inner in wanted.items()}
     pairs = {field: inner if inner is None or known.get(field, known.get("*")) is None else
              _right(inner, known.get(field, known.get("*"))) for field, inner in value.items()}
     return {field: inner for field, inner in pairs.items() if inner is not _WRONG}
 
 
 def _object(value: Mapping[str, Any], shape: Shape, path: str) -> Iterator[Cause]:
-    for mark, wanted in shape.items():
-        if mark == "*":
+    for key, wanted in shape.items():
+        if key == "*":
             for field, inner in value.items():
                 yield from _value(inner, wanted, f"{path}.{field}")
             continue
-        needed = mark[-1] == "!"
-        field = mark[:-1] if needed else mark
+        needed = key[-1] == "!"
+        field = key[:-1] if needed else key
         inner = value.get(field)
         if inner is not None:
             yield from _value(inner, wanted, f"{path}.{field}" if path else field)

@@ -128,9 +128,9 @@ def as_json(device: ListedDevice) -> dict[str, Any]:
         or next((record.reason for record_type, record in device.records if record_type == device.state), "")
         or None,
         "holders": [_holder(booking) for booking in device.bookings],
-        "marks": [
+        "outOfService": [
             {
-                "mark": record_type,
+                "state": record_type,
                 "reason": record.reason or None,
                 "by": record.by or None,
                 "since": record.since or None,

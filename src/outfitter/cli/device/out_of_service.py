@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from outfitter.api import kinds, providers
-from outfitter.api.page import OutOfServiceRecord, OutOfServiceRecords
+from outfitter.api.page import OutOfServiceRecord, OutOfServiceState
 from outfitter.cli import time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import text
@@ -28,7 +28,7 @@ async def quarantine(client: Client, words: Sequence[str], *, reason: str) -> No
     await _take_out_of_service(client, "quarantined", words, reason)
 
 
-async def _take_out_of_service(client: Client, record_type: OutOfServiceRecords, words: Sequence[str], reason: str) -> None:
+async def _take_out_of_service(client: Client, record_type: OutOfServiceState, words: Sequence[str], reason: str) -> None:
     wanted, now, by = await _devices_to_change(client, words, record_type), time_format.now(), await acting_user(client)
     change = {"reserved": out_of_service.reserve, "quarantined": out_of_service.quarantine}[record_type]
     for device in wanted:
@@ -40,7 +40,7 @@ async def _take_out_of_service(client: Client, record_type: OutOfServiceRecords,
         text.print_lines([_outcome(device, record_type, before, now)])
 
 
-def _outcome(device: ListedDevice, record_type: OutOfServiceRecords, before: OutOfServiceRecord | None, now: datetime) -> str:
+def _outcome(device: ListedDevice, record_type: OutOfServiceState, before: OutOfServiceRecord | None, now: datetime) -> str:
     if before is not None and before.origin != out_of_service.PLACEMENT:
         return f"{device.short} was {_recorded_since(record_type, before, now)} already; the reason is changed"
     if device.bookings:
@@ -89,17 +89,17 @@ async def clear(client: Client, words: Sequence[str]) -> None:
                        else f"{device.short} needs no cleaning"])
 
 
-def _still_out_of_service(device: ListedDevice, removed: OutOfServiceRecords) -> str:
+def _still_out_of_service(device: ListedDevice, removed: OutOfServiceState) -> str:
     """The other records that keep a device out of service."""
     remaining = [record_type for record_type, _ in device.records if record_type != removed]
     return f"; it is still {' and '.join(remaining)}" if remaining else ""
 
 
-def _record(device: ListedDevice, record_type: OutOfServiceRecords) -> OutOfServiceRecord | None:
+def _record(device: ListedDevice, record_type: OutOfServiceState) -> OutOfServiceRecord | None:
     return next((record for device_record_type, record in device.records if device_record_type == record_type), None)
 
 
-def _recorded_since(record_type: OutOfServiceRecords, record: OutOfServiceRecord, now: datetime) -> str:
+def _recorded_since(record_type: OutOfServiceState, record: OutOfServiceRecord, now: datetime) -> str:
     by, why = f" by {record.by}" if record.by else "", f" ({record.reason})" if record.reason else ""
     return f"{record_type}{by} since {time_format.local_time(record.since, now)}{why}"
 

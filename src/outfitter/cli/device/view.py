@@ -16,7 +16,7 @@ from outfitter.api import kinds
 from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, DeviceId, newest_pools
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.natural_order import natural
-from outfitter.api.page import MARKS, Booking, OutOfServiceRecord, Page, is_pool_page, pool_page
+from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, OutOfServiceRecord, Page, is_pool_page, pool_page
 from outfitter.cel.library import quantity
 from outfitter.cli.client import Client
 from outfitter.errors import BadRequest, NotFound
@@ -220,8 +220,8 @@ def device_list(slices: Sequence[Object], pages: Sequence[Object], inventories: 
         for booking in page.bookings:
             if booking.counted:
                 _of_page(known, page.host, booking.device).bookings.append(booking)
-        for record_type in MARKS:
-            for record in page.marks(record_type):
+        for record_type in OUT_OF_SERVICE_STATES:
+            for record in page.records(record_type):
                 _of_page(known, page.host, record.device).records.append((record_type, record))
     _see_counters(known, whole)
     nodes = {device.node for device in known.values() if device.node}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from outfitter.api import rejection
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import MARKS, Booking, Holder, Limits, Page, pool_page
+from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Holder, Limits, Page, pool_page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints
@@ -46,7 +46,7 @@ class DeviceIndex:
         self._slices: dict[str, Object] = {}
         self._pages: dict[str, Page] = {}
         self._blank: dict[str, Page] = {}  # of hosts that have none
-        self._mentions: dict[tuple[str, str], set[str]] = {}  # pool -> pages with bookings or marks of its devices
+        self._mentions: dict[tuple[str, str], set[str]] = {}  # pool -> pages with bookings or records of its devices
         self._unpaged: dict[Holder, list[tuple[Object, Rejection]]] = {}  # claim -> results that are on no page
         self._nodes: dict[str, Object] = {}
         self._rules: dict[str, Object] = {}
@@ -108,13 +108,13 @@ class DeviceIndex:
         if (old := self._pages.pop(name, None)) is not None:
             for booking in old.bookings:
                 self._drop(booking)
-            for mark in (mark for which in MARKS for mark in old.marks(which)):
-                self.held.whole.pop(mark.device, None)
+            for record in (record for state in OUT_OF_SERVICE_STATES for record in old.records(state)):
+                self.held.whole.pop(record.device, None)
         if page is not None:
             self._pages[name] = page
-            for which in MARKS:
-                for mark in page.marks(which):
-                    self.held.whole[mark.device] = rejection.out_of_service(which, mark)
+            for state in OUT_OF_SERVICE_STATES:
+                for record in page.records(state):
+                    self.held.whole[record.device] = rejection.out_of_service(state, record)
             for booking in page.bookings:
                 self._add(booking)
         before, after = (_pools_of(one) if one is not None else set() for one in (old, page))
@@ -468,8 +468,9 @@ def _put(table: dict[str, Any], name: str, obj: Any | None) -> None:
 
 
 def _pools_of(page: Page) -> set[tuple[str, str]]:
-    marked = {(mark.device.driver, mark.device.pool) for which in MARKS for mark in page.marks(which)}
-    return marked | {(booking.device.driver, booking.device.pool) for booking in page.bookings}
+    recorded = {(record.device.driver, record.device.pool)
+                for state in OUT_OF_SERVICE_STATES for record in page.records(state)}
+    return recorded | {(booking.device.driver, booking.device.pool) for booking in page.bookings}
 
 
 def _labels(node: Object) -> Any:

@@ -64,7 +64,8 @@ class Facts:
         return "" if kinds.NODE.plural in self.unread else conditions.not_ready_reason(self.node(name))
 
     def quarantine(self, device: DeviceId) -> OutOfServiceRecord | None:
-        return next((mark for page in self._parsed_pages() for mark in page.quarantined if mark.device == device), None)
+        return next(
+            (record for page in self._parsed_pages() for record in page.quarantined if record.device == device), None)
 
     def vanished(self, device: DeviceId) -> bool:
         """Whether a device is no longer on the bus of its host, though it is held."""

@@ -1,5 +1,6 @@
-"""What would help a pod that waits: releases, marks and cordons are tried out on snapshots of the nearest hosts and reported
-only where the pod then fits; and what a user may have forgotten. Called by the explanations of pods. Pure."""
+"""What would help a pod that waits: releases of devices, ends of out-of-service records and cordons are tried out on
+snapshots of the nearest hosts and reported only where the pod then fits; and what a user may have forgotten. Called by the
+explanations of pods. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import MARKS, Booking, Holder, Page, is_pool_page
+from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Holder, Page, is_pool_page
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import Wording, holder_name, render
 from outfitter.scheduling.dra import extended_resources
@@ -23,7 +24,7 @@ from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 HOSTS = 5  # the nearest, that are tried
 HOLDERS = 8  # of a host
 MOST = 3  # suggestions that are reported
-UNDONE = {"reserved": "unreserve", "quarantined": "restore", "unclean": "clear"}  # a mark -> what takes it away
+UNDONE = {"reserved": "unreserve", "quarantined": "restore", "unclean": "clear"}  # state -> the verb that ends it
 PLAIN = ("cpu", "memory", "pods", "ephemeral-storage")
 VIRTUAL = ('"VF"', "'VF'")  # by which a selector asks for virtual functions
 Fits = Callable[[SchedulingSnapshot], bool]
@@ -79,10 +80,10 @@ def _matters(booking: Booking) -> bool:
 
 
 def _unmarked(page: Page, wanted: set[str], here: SchedulingSnapshot, fits: Fits) -> Iterator[str]:
-    for which in MARKS:
-        for mark in page.marks(which):
-            if mark.device.device in wanted and fits(here.with_page(Page(page.without_marks(which, {mark.device})))):
-                yield f"{page.host} could take it after: outfit device {UNDONE[which]} {page.host}/{mark.device.device}"
+    for state in OUT_OF_SERVICE_STATES:
+        for record in page.records(state):
+            if record.device.device in wanted and fits(here.with_page(Page(page.without_records(state, {record.device})))):
+                yield f"{page.host} could take it after: outfit device {UNDONE[state]} {page.host}/{record.device.device}"
                 return
 
 

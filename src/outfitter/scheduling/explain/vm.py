@@ -148,8 +148,8 @@ def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[str, str, st
         if facts.vanished(device):
             yield (device.device, f"is no longer on the bus of {device.pool}, though the machine has it",
                    f"see what became of it: outfit devices --node {device.pool} --state vanished")
-        if mark := facts.quarantine(device):
-            yield (device.device, f"is quarantined since {mark.since}{f': {mark.reason}' if mark.reason else ''}",
+        if record := facts.quarantine(device):
+            yield (device.device, f"is quarantined since {record.since}{f': {record.reason}' if record.reason else ''}",
                    f"outfit device restore {device.pool}/{device.device}, when it can be trusted again")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import rejection
 from outfitter.api.device import DRIVER, PCI_BUS_ID, DeviceId
-from outfitter.api.page import MARKS, Page
+from outfitter.api.page import OUT_OF_SERVICE_STATES, Page
 from outfitter.api.providers import Provider
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.cel.library import quantity
@@ -143,8 +143,8 @@ class PublishedHost:
     def at(self, page: Page) -> HostState:
         """The host at the moment of a page."""
         home = {device: provider.name for provider in self.tree for device in provider.devices}
-        marked = {mark.device: rejection.out_of_service(which, mark)
-                  for which in reversed(MARKS) for mark in page.marks(which)}
+        unavailable = {record.device: rejection.out_of_service(state, record)
+                       for state in reversed(OUT_OF_SERVICE_STATES) for record in page.records(state)}
         found = [_device(device, home) for device in self.devices]
         devices = [device for device in found if device is not None]
         left = {name: dict(amounts) for name, amounts in self.counters.items()}
@@ -158,7 +158,7 @@ class PublishedHost:
         def blocked(device: PciDevice) -> Rejection | None:
             for booking in page.on(device.id):
                 return rejection.held(booking)
-            return marked.get(device.id) or device.blocked or _exhausted(device, left)
+            return unavailable.get(device.id) or device.blocked or _exhausted(device, left)
 
         used: dict[int, int] = defaultdict(int)
         taken = {cpu for booking in page.bookings for cpu in booking.cpus}
