@@ -120,6 +120,35 @@ def test_a_device_by_resource_name_is_shown_like_any_other(up: Up, say: Say) -> 
     say("vm", "start", "blue", "--wait")
 
 
+def test_a_mediated_device_of_another_driver_is_shown_with_its_type_and_node(say: Say) -> None:
+    driver, uuid = "vgpu.example.com", "4b20d080-1b54-4048-85b3-a6a62d165c01"
+    attributes = {"mdevUUID": uuid, "mdevType": "nvidia-231", "mdevTypeName": "GRID T4-8Q", "productName": "Tesla T4"}
+    name, request = {"name": "vgpus"}, {"name": "gpu", "exactly": {"deviceClassName": "vgpus"}}
+    objects: list[Object] = [
+        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": name, "spec": {
+            "driver": driver, "nodeName": "node-0", "pool": {"name": "rack-7", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "vgpu-0", "attributes": {key: {"string": text} for key, text in attributes.items()}}]}},
+        {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": name, "spec": {
+            "selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}},
+        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": name, "spec": {
+            "devices": {"requests": [request]}}},
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "seer"}, "spec": {
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "vgpus"}],
+            "domain": {"devices": {"gpus": [{"name": "g0", "claimName": "gpu", "requestName": "gpu"}]}}}},
+    ]
+    say("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+    until(lambda: rows(say("vm", "list"))["seer"] == ["Running", "node-0", "1/1"], "it runs")
+    header, line = say("vm", "devices", "seer").out.splitlines()
+    cells = dict(zip(header.split(), re.split(r"  +", line), strict=True))
+    assert (cells["ADDRESS"], cells["PRODUCT"], cells["ON"]) == (uuid, "GRID T4-8Q", "node-0"), "the pool is no node"
+    assert "GRID T4-8Q" in next(line for line in say("devices").out.splitlines() if "vgpu-0" in line)
+    say("delete", "vmi", "seer")
+    until(lambda: "free" in next(line for line in say("devices").out.splitlines() if "vgpu-0" in line), "it is free again")
+    planned = say("plan", "-f", "-", stdin=yaml.safe_dump_all(objects[2:3] + objects[3:])).out
+    assert f"({uuid}, GRID T4-8Q)" in planned
+    say("delete", "-f", "-", stdin=yaml.safe_dump_all(objects[:3]))
+
+
 WRONG: dict[str, tuple[list[str], str]] = {
     "nobody": (["start", "nobody"], "there is no VM 'nobody' in namespace default"),
     "a pause of nobody": (["pause", "nobody"], "there is no VM 'nobody'"),

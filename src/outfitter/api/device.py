@@ -14,6 +14,9 @@ PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 ADDRESS_NAMES = (PCI_BUS_ID, "pciBusID", "pciAddress")
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 MDEV_NAMES = ("resource.kubernetes.io/mdevUUID", "mdevUUID", "resource.kubernetes.io/mDevUUID", "mDevUUID")
+# Attribute names for people: the type of a mediated device comes first, as its product is that of its parent.
+MDEV_PRODUCT_NAMES = ("mdevTypeName", "mdevType")
+PRODUCT_NAMES = ("productName", "product", "model")
 _Slice = TypeVar("_Slice", bound=Mapping[str, Any])
 _MEMBERS = re.compile(r"members([2-9]|[1-9][0-9]+)?")
 
@@ -44,6 +47,11 @@ def text_attribute(device: Mapping[str, Any], driver: str, names: Iterable[str])
             if isinstance(value, Mapping) and isinstance(value.get("string"), str) and value["string"]:
                 return str(value["string"])
     return None
+
+
+def product_name(device: Mapping[str, Any], driver: str) -> str | None:
+    """What people call the device: the type of a mediated device, else the product; None when neither is published."""
+    return text_attribute(device, driver, (*MDEV_PRODUCT_NAMES, *PRODUCT_NAMES))
 
 
 def members(device: Mapping[str, Any], driver: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from outfitter.api import admission, kinds
-from outfitter.api.device import DeviceId, text_attribute
+from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, DeviceId, product_name, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config, pod_claims, vm_claim_templates
 from outfitter.api.kubevirt import vm as vm_api
@@ -295,6 +295,6 @@ class _PodPlanner:
                                        if each["name"] == device.device), {})
         out = {"resource": resource, "claim": claim, "request": result["request"], "device": device.device, "pool": device.pool,
                "driver": device.driver,
-               "address": text_attribute(raw, device.driver, ("resource.kubernetes.io/pciBusID", "mdevUUID")),
-               "product": text_attribute(raw, device.driver, ("productName", "product"))}
+               "address": text_attribute(raw, device.driver, (*MDEV_NAMES, *ADDRESS_NAMES)),
+               "product": product_name(raw, device.driver)}
         return {key: value for key, value in out.items() if value}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, text_attribute
+from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, product_name, text_attribute
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, network_info, pod_claims, vm
 from outfitter.controllers import launcher_resources
@@ -128,8 +128,8 @@ def _attributes(device: Mapping[str, Any], driver: str, *, nodes: bool) -> Objec
 
 
 def _product(device: Mapping[str, Any], driver: str) -> Object:
-    """The product name, where the driver publishes one."""
-    name = text_attribute(device, driver, ("productName", "product", "model"))
+    """The product, or the type of a mediated device, where the driver publishes one."""
+    name = product_name(device, driver)
     return {"product": name} if name else {}
 
 

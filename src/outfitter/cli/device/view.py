@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, DeviceId, newest_pools
+from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, MDEV_PRODUCT_NAMES, DeviceId, newest_pools
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.natural_order import natural
 from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, OutOfServiceRecord, Page, is_pool_page, pool_page
@@ -122,7 +122,7 @@ class ListedDevice:
     @property
     def product(self) -> str:
         """Vendor and product names if they are known, else ids."""
-        vendor, product = self.text("vendorName"), self.text("productName", "mdevTypeName", "mdevType", "model")
+        vendor, product = self.text("vendorName"), self.text(*MDEV_PRODUCT_NAMES, "productName", "model")
         if vendor or product:
             return " ".join(filter(None, (vendor, product or self.text("product"))))
         return ":".join(filter(None, (self.text("vendor"), self.text("product"))))

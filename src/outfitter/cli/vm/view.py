@@ -111,8 +111,11 @@ async def devices(client: Client, names: Sequence[str]) -> None:
     for number, (name, instance) in enumerate(instances):
         assert instance is not None
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
-        rows += [row for ref in device_refs.device_refs(instance) for row in _device_rows(instance, ref)]
-        rows += await _interface_rows(client, instance)
+        pods = await _launcher_pods(client, instance)
+        host = (instance.get("status") or {}).get("nodeName") or next(
+            (node for pod in pods if (node := pod["spec"].get("nodeName"))), "")
+        rows += [row for ref in device_refs.device_refs(instance) for row in _device_rows(instance, ref, host)]
+        rows += _interface_rows(instance, pods, host)
         printers.print_lines([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
         if len(rows) > 1 and phase(instance) in vm_api.FINAL:
             now = [await _state_after_end(client, instance, row) for row in rows[1:]]
@@ -143,25 +146,30 @@ async def _state_after_end(client: Client, instance: Object, row: Sequence[str])
     return f"used by {', '.join(f'{resource}/{name}' for resource, name in users)}" if users else "being released"
 
 
-def _device_rows(instance: Object, ref: device_refs.DeviceRef) -> Iterator[list[str]]:
-    host = (instance.get("status") or {}).get("nodeName")
+async def _launcher_pods(client: Client, instance: Object) -> list[Object]:
+    """The pods of a VMI where they are needed: its node may be known to them alone, as the places of interfaces are."""
+    meta = instance["metadata"]
+    if (instance.get("status") or {}).get("nodeName") and not network_info.interfaces(instance):
+        return []
+    return (await client.store.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")).items
+
+
+def _device_rows(instance: Object, ref: device_refs.DeviceRef, host: str) -> Iterator[list[str]]:
+    """`host`: its node, "" while it has none. A pool is no node: another driver may name its pools as it likes."""
+    started = bool((instance.get("status") or {}).get("nodeName"))
     for entry in device_status.status_of(instance, ref) or [{}]:
         given, where = entry.get("deviceResourceClaimStatus") or {}, device_status.address_of(entry) if entry else None
-        unknown = "known to a device plugin" if ref.device_name and host and not entry else "not known yet"
+        unknown = "known to a device plugin" if ref.device_name and started and not entry else "not known yet"
         yield [ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
                where[1] if where else unknown, given.get("product") or "-",
                " for ".join(filter(None, (given.get("resourceClaimName"), ref.device_name))) or "-",
-               given.get("pool") or host or "-"]
+               host or "-"]
 
 
-async def _interface_rows(client: Client, instance: Object) -> list[list[str]]:
+def _interface_rows(instance: Object, pods: Sequence[Object], host: str) -> list[list[str]]:
     """Rows of its network interfaces, with the place that the pod's network status reports."""
     interfaces = [interface for interface in network_info.interfaces(instance) if interface.get("state") != "absent"]
-    if not interfaces:
-        return []
-    meta = instance["metadata"]
-    pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")
-    plugged = {name: wire for pod in pods.items for name, wire in network_info.wires_of_pod(pod).items()}
+    plugged = {name: wire for pod in pods for name, wire in network_info.wires_of_pod(pod).items()}
     on = {network["name"]: network for network in network_info.networks(instance)}
     out = []
     for interface in interfaces:
@@ -171,7 +179,7 @@ async def _interface_rows(client: Client, instance: Object) -> list[list[str]]:
         attachment = (network.get("multus") or {}).get("networkName")
         out.append([interface["name"], INTERFACE, given.get("name") or "-", wire.place if wire else "not known yet",
                     given.get("product") or "-", " for ".join(filter(None, (source, attachment))) or "-",
-                    (instance.get("status") or {}).get("nodeName") or "-"])
+                    host or "-"])
     return out
 
 
