@@ -181,7 +181,7 @@ class Embedded(Product):
                  aliases: AliasSet | None = None) -> None:
         context = ControllerContext(store, clock=clock, names=store.names)
         self.settings = scheduling_config.SchedulingConfig.of(config.scheduling.policy, config.scheduling.features)
-        cache = SchedulerCache(context, plugins=plugins.load(plugins.left_out()), policy=self.settings.policy,
+        cache = SchedulerCache(context, plugins=plugins.load(plugins.skipped()), policy=self.settings.policy,
                                features=self.settings.features)
         controllers: list[Controller] = [
             VmController(context),

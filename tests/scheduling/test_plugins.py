@@ -79,7 +79,7 @@ def test_the_scorer_of_the_example_moves_a_pod_to_its_own_hosts(installed: Sched
 
 @pytest.mark.usefixtures("installed")
 def test_one_may_be_left_out() -> None:
-    rest = plugins.load(leave_out=["keep-apart"])
+    rest = plugins.load(skip=["keep-apart"])
     assert (len(rest.filters), len(rest.scorers)) == (0, 1)
 
 
@@ -148,9 +148,9 @@ def test_a_broken_plugin_keeps_the_program_from_starting(name: str) -> None:
 
 
 def test_what_is_left_out_may_be_broken_but_must_be_there() -> None:
-    assert plugins.load(leave_out=["lost"], found=[entry("lost", "Nobody"), entry("good", "Good")]).filters[0].name == "good"
-    with pytest.raises(StartupRefused, match="lots is to be left out, but there is no such plug-in"):
-        plugins.load(leave_out=["lots"], found=[entry("lost", "Good")])
+    assert plugins.load(skip=["lost"], found=[entry("lost", "Nobody"), entry("good", "Good")]).filters[0].name == "good"
+    with pytest.raises(StartupRefused, match="lots is to be skipped, but there is no such plug-in"):
+        plugins.load(skip=["lots"], found=[entry("lost", "Good")])
 
 
 def test_a_class_a_function_or_an_object() -> None:

@@ -45,7 +45,7 @@ class Domain:
     foreign: bool = False  # not started by Outfitter: neither it nor its devices are touched
     guest_metadata: str = field(default="", compare=False)  # metadata of the config drive: identity and tagged devices
     drive: Drive | None = field(default=None, compare=False)  # the cloud-init data source
-    left_out: tuple[str, ...] = field(default=(), compare=False)  # fields that a simulated domain skips
+    skipped: tuple[str, ...] = field(default=(), compare=False)  # fields that a simulated domain skips
     paused: Paused | None = field(default=None, compare=False)  # vCPUs are paused; in `start`: start it paused
 
 

@@ -130,8 +130,8 @@ def _print_domain(instance: Object, *, devices: Sequence[str], env: Sequence[str
                 "pass its devices with --devices or --env, or name a VMI of the server instead of a file")
         raise CommandFailed(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; {todo}")
     built = domain.build(instance, variables, {**files, **(secret_files or {})}, DomainOptions(type=type_, arriving=arriving))
-    for skipped in built.left_out:
-        click.echo(f"skipped: {skipped}", err=True)
+    for message in built.skipped:
+        click.echo(f"skipped: {message}", err=True)
     if drive is not None:
         _write_drive(built, drive)
         return
@@ -140,7 +140,7 @@ def _print_domain(instance: Object, *, devices: Sequence[str], env: Sequence[str
 
 def _write_drive(built: Domain, file: str) -> None:
     if built.drive is None:
-        why = built.left_out[-1] if built.left_out else "it has neither a cloud-init volume nor a tagged device"
+        why = built.skipped[-1] if built.skipped else "it has neither a cloud-init volume nor a tagged device"
         raise CommandFailed(f"{built.name} has no config drive: {why}")
     try:
         with open(file, "wb", opener=functools.partial(os.open, mode=drives.FILE_MODE)) as out:  # Secrets may be in it

@@ -108,5 +108,5 @@ async def facts(client: Client) -> Facts:
     how = config.SchedulingConfig()
     with contextlib.suppress(NotFound, Forbidden):
         how = config.SchedulingConfig.read(await client.store.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
-    return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
+    return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.skipped()), templates,
                  tuple(unread), rules, how.policy, how.features, trees, inventories, datetime.now(UTC))

@@ -248,7 +248,7 @@ class Binder:
         message = rejection_text.render(why)
         writes = [write for page in pages for write in await book.page_writes(
             self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
-        excluded = binding_conditions.leaving_out(pod, host, message, self._context.clock.now(), exclude_for)
+        excluded = binding_conditions.skipping(pod, host, message, self._context.clock.now(), exclude_for)
         *_, written = await self._store.commit([*writes, *give_back(pod, given, why, self._context.now(), excluded)])
         if written is not None:
             self._context.informer(kinds.POD).put(written)

@@ -87,7 +87,7 @@ def keep_away(pod: Object, launches: Sequence[FailedLaunch]) -> Object:
     hosts = failed_launches.excluded_hosts(launches)
     if not hosts:
         return pod
-    annotations = {**pod["metadata"]["annotations"], **binding_conditions.exclusion(hosts)}
+    annotations = {**pod["metadata"]["annotations"], **binding_conditions.skipped_hosts_annotation(hosts)}
     affinity = pod["spec"].get("affinity") or {}
     nodes = affinity.get("nodeAffinity") or {}
     elsewhere = {"weight": 100, "preference": {"matchFields": [

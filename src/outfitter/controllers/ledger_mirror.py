@@ -37,9 +37,9 @@ class LedgerMirror:
             key_of(claim) for pool in _pool_of(piece) for claim in self._claims.by("driver and pool", pool)])
         enqueue_on_change(self._claims, self.queue)
         enqueue_on_change(self._pages, self.queue, claim_keys)
-        enqueue_on_change(self._pages, self.queue, self._left_out)
+        enqueue_on_change(self._pages, self.queue, self._unbooked_claims)
 
-    def _left_out(self, page: Object) -> list[str]:
+    def _unbooked_claims(self, page: Object) -> list[str]:
         """Claims with an allocation on a host that are not booked on its page: another booking was in the way."""
         there = set(claim_keys(page))
         return [key for key in map(key_of, self._claims.by("page", page["metadata"]["name"])) if key not in there]

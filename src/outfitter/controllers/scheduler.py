@@ -250,7 +250,7 @@ class Scheduler:
     def _retry_excluded(self, pod: Object, batch: SchedulingBatch) -> None:
         """Hosts that were excluded for a time are tried again when it is over."""
         now = self._context.clock.now()
-        if excluded := binding_conditions.left_out(pod, now):
+        if excluded := binding_conditions.skipped_hosts(pod, now):
             batch.look_again(pod, max(min((until - now).total_seconds() for until, _ in excluded.values()), 0.001))
 
     # -- status

@@ -225,15 +225,16 @@ def _pieces(key: str, words: Iterable[str], most: int | None = None) -> dict[str
 
 def on_providers(devices: Iterable[Object], tree: Iterable[Provider]) -> list[Object]:
     """The devices with the attributes of the provider tree: provider, resource class and traits, so that selectors on slices
-    and Placement give the same answer. A device with traits that do not fit has the attribute `unsaid`: it may have traits that
-    are not published."""
+    and Placement give the same answer. A device with traits that do not fit has the attribute `traitsIncomplete`:
+    it may have traits that are not published."""
     provider_of = {name: provider for provider in tree for name in provider.devices if len(provider.inventories) == 1}
     return [_with_provider(device, provider_of[device["name"]]) if device["name"] in provider_of else device
             for device in devices]
 
 
 def _with_provider(device: Object, provider: Provider) -> Object:
-    own = [key for key in device["attributes"] if key.rstrip("0123456789") in ("traits", "resourceClass", "provider", "unsaid")]
+    own = [key for key in device["attributes"]
+           if key.rstrip("0123456789") in ("traits", "resourceClass", "provider", "traitsIncomplete")]
     attributes: Object = {key: value for key, value in device["attributes"].items() if key not in own}
     (class_,) = provider.inventories
     traits = sorted(provider.traits - {providers.MANAGED})
@@ -242,7 +243,7 @@ def _with_provider(device: Object, provider: Provider) -> Object:
     texts = {"provider": provider.name.rpartition("_")[2].lower(), "resourceClass": class_, **pieces}
     attributes |= {key: {"string": text} for key, text in texts.items() if len(text) <= MAX_TEXT}
     if len(class_) > MAX_TEXT or not published.issuperset(traits):
-        attributes["unsaid"] = {"bool": True}
+        attributes["traitsIncomplete"] = {"bool": True}
     return {**device, "attributes": attributes}
 
 

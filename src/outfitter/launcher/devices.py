@@ -53,7 +53,7 @@ class Devices:
         self._unknown = {index: why for index, each in self._interfaces
                          if (why := interface.unsupported(each, wires.get(str(each.get("name")))))}
         self._networks = {each.get("name"): each for each in spec.get("networks") or ()}
-        self.left_out: list[str] = []  # unsupported parts of the spec that were skipped, a message each
+        self.skipped: list[str] = []  # unsupported parts of the spec that were skipped, a message each
         self.tagged: list[Tagged] = []
 
     def elements(self, found: Sequence[ResolvedDevices]) -> list[ET.Element]:
@@ -302,7 +302,7 @@ class Devices:
         """Skip an unsupported part of the spec on a simulated host; on a real one StartFailed."""
         if not self._options.simulated:
             raise StartFailed(why)
-        self.left_out.append(why)
+        self.skipped.append(why)
 
 
 def _kind(resolved: ResolvedDevices, given: AssignedDevice) -> str:

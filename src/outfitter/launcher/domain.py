@@ -59,7 +59,7 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     ET.SubElement(root, "devices").extend(parts)
     ET.indent(root)
     return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root),
-                  guest_metadata=guest_metadata, drive=drive, left_out=tuple(devices.left_out))
+                  guest_metadata=guest_metadata, drive=drive, skipped=tuple(devices.skipped))
 
 
 def _name(namespace: str, name: str, uid: str) -> str:

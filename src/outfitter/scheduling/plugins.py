@@ -17,7 +17,7 @@ from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import StartupRefused
 
 GROUP = "outfitter.scheduling"
-LEAVE_OUT = "OUTFITTER_LEAVE_OUT"  # names the variable with the names of plug-ins, by comma
+SKIP = "OUTFITTER_SKIP_PLUGINS"  # the variable: names of plug-ins, separated by commas
 MOST = 100.0  # points that a scorer can give
 Object = Mapping[str, Any]
 
@@ -122,22 +122,22 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}"
 
 
-def left_out(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Plug-ins that an operator wants to do without."""
-    return [name for name in environment.get(LEAVE_OUT, "").split(",") if name]
+def skipped(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Plug-ins that the operator disables."""
+    return [name for name in environment.get(SKIP, "").split(",") if name]
 
 
-def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] | None = None) -> SchedulerPlugins:
-    """Everything that is installed, once, at the start. `leave_out`: names that an operator wants to do without.
+def load(skip: Collection[str] = (), found: Iterable[metadata.EntryPoint] | None = None) -> SchedulerPlugins:
+    """Everything that is installed, once, at the start. `skip`: names that the operator disables.
 
     StartupRefused, naming each of them, if one cannot be loaded, is neither a filter nor a scorer, or has the name of
-    another; and for a name in `leave_out` that no plug-in has, because it is then probably misspelt."""
+    another; and for a name in `skip` that no plug-in has, because it is then probably misspelt."""
     entries = sorted(metadata.entry_points(group=GROUP) if found is None else found, key=lambda one: (one.name, one.value))
-    wrong = [f"{name} is to be left out, but there is no such plug-in" for name in sorted(leave_out)
+    wrong = [f"{name} is to be skipped, but there is no such plug-in" for name in sorted(skip)
              if name not in {entry.name for entry in entries}]
     loaded: dict[str, object] = {}
     for entry in entries:
-        if entry.name in leave_out:
+        if entry.name in skip:
             continue
         try:
             thing = entry.load()
@@ -153,7 +153,7 @@ def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] |
             loaded[entry.name] = plugin
     if wrong:
         raise StartupRefused(f"scheduling plug-ins: {'; '.join(wrong)}. Repair or uninstall it, or start with "
-                             f"{LEAVE_OUT}=name")
+                             f"{SKIP}=name")
     return SchedulerPlugins(tuple(one for one in loaded.values() if isinstance(one, Filter)),
                    tuple(one for one in loaded.values() if isinstance(one, Scorer)))
 

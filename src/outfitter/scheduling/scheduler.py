@@ -26,7 +26,7 @@ from outfitter.scheduling.filter.node_usage import NodeUsage, nominated
 from outfitter.scheduling.filter.taints import untolerated_taint
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.extra_specs import FlavorRequest
-from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet, unsaid
+from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet, has_incomplete_traits
 from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
 from outfitter.scheduling.score import HostCandidate, Spot, rank, spot
 from outfitter.scheduling.snapshot import SchedulingSnapshot
@@ -152,9 +152,9 @@ def place(
         return Waiting((error.rejection or Rejection.of(RejectionCode.POD_INVALID, message=error.message),))
     if not given_already and (mistakes := assigned_devices.wrong(pod, index)):
         return Waiting(tuple(mistakes))
-    left_out = binding_conditions.left_out(pod, snapshot.now) if snapshot.now is not None else {}
+    skipped = binding_conditions.skipped_hosts(pod, snapshot.now) if snapshot.now is not None else {}
     placer = _Placer(snapshot, pod, wanted=wanted, demands=demands, fixed=fixed, need=need, flavors=flavors,
-                     avoid={**binding_conditions.excluded(left_out), **avoid},
+                     avoid={**binding_conditions.skipped_host_rejections(skipped), **avoid},
                      from_devices=frozenset() if given_already else from_devices,
                      preset=None if given_already else assigned_devices.hosts(pod, index))
     return placer.place() or placer.waiting(every_host)
@@ -290,7 +290,7 @@ class _Placer:
         if not self._flavored:
             return rows
         names, site = self.index.names, self.index.node_devices
-        every = {*rows, *(row for row in range(len(names)) if unsaid(site(row)))}
+        every = {*rows, *(row for row in range(len(names)) if has_incomplete_traits(site(row)))}
         return sorted(every, key=lambda row: (roster.host(site(row), self.index.page(names[row])).free, names[row]))
 
     def waiting(self, every_host: bool) -> Waiting:

@@ -46,16 +46,16 @@ def test_of_all_claims_together(name: str) -> None:
 
 def test_hosts_are_left_out_for_a_while_each_for_its_own() -> None:
     pod: dict[str, Any] = {"metadata": {"annotations": {"mine": "stays"}}}
-    pod["metadata"]["annotations"] |= binding_conditions.leaving_out(pod, "a", "broke", NOW, 60)
+    pod["metadata"]["annotations"] |= binding_conditions.skipping(pod, "a", "broke", NOW, 60)
     later = NOW + timedelta(seconds=30)
-    pod["metadata"]["annotations"] |= binding_conditions.leaving_out(pod, "b", "slow", later, 60)
-    assert {host: why for host, (_, why) in binding_conditions.left_out(pod, later).items()} == {"a": "broke", "b": "slow"}
-    assert list(binding_conditions.left_out(pod, NOW + timedelta(seconds=60))) == ["b"]
-    assert binding_conditions.left_out(pod, NOW + timedelta(seconds=90)) == {}
-    pod["metadata"]["annotations"] |= binding_conditions.leaving_out(pod, "c", "", NOW + timedelta(seconds=70), 60)
-    assert "broke" not in pod["metadata"]["annotations"][binding_conditions.LEFT_OUT], "what is over is not carried along"
+    pod["metadata"]["annotations"] |= binding_conditions.skipping(pod, "b", "slow", later, 60)
+    assert {host: why for host, (_, why) in binding_conditions.skipped_hosts(pod, later).items()} == {"a": "broke", "b": "slow"}
+    assert list(binding_conditions.skipped_hosts(pod, NOW + timedelta(seconds=60))) == ["b"]
+    assert binding_conditions.skipped_hosts(pod, NOW + timedelta(seconds=90)) == {}
+    pod["metadata"]["annotations"] |= binding_conditions.skipping(pod, "c", "", NOW + timedelta(seconds=70), 60)
+    assert "broke" not in pod["metadata"]["annotations"][binding_conditions.SKIPPED_HOSTS], "what is over is not carried along"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": ["soon", "x"]}', '{"a": ["2026-01-01T00:00:00", "x"]}'])
 def test_what_somebody_else_wrote_there_leaves_nobody_out(text: str) -> None:
-    assert binding_conditions.left_out({"metadata": {"annotations": {binding_conditions.LEFT_OUT: text}}}, NOW) == {}
+    assert binding_conditions.skipped_hosts({"metadata": {"annotations": {binding_conditions.SKIPPED_HOSTS: text}}}, NOW) == {}

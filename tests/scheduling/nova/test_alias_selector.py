@@ -117,7 +117,7 @@ def test_a_selector_says_what_choosing_says(
     if found is None or (not placed and "vendor_id" not in asked):
         return
     for device, right, selected in told(*found, asked, in_placement=placed):
-        if "unsaid" not in device["attributes"] or not placed:
+        if "traitsIncomplete" not in device["attributes"] or not placed:
             assert selected == right, (device, asked)
 
 
@@ -133,7 +133,7 @@ def test_where_there_was_no_room_for_all_traits_a_selector_never_takes_a_wrong_d
         return
     for device, right, selected in told(*found, asked, in_placement=True):
         if "provider" in device["attributes"]:
-            assert "unsaid" in device["attributes"]
+            assert "traitsIncomplete" in device["attributes"]
         assert right or not selected, (device, asked)
 
 

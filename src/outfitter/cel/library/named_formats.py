@@ -87,21 +87,21 @@ def _date_time(text: str) -> list[str]:
     return [] if good else ["invalid datetime"]
 
 
-_LABEL_SAYS = "must be of lower-case letters, digits and '-', and begin and end with a letter or digit"
-_SUBDOMAIN_SAYS = "must be labels of lower-case letters, digits and '-', joined with '.'"
-_LABEL_1035_SAYS = "must be of lower-case letters, digits and '-', begin with a letter and end with a letter or digit"
-_subdomain = _matching(_SUBDOMAIN, 253, _SUBDOMAIN_SAYS)
+_LABEL_RULE = "must be of lower-case letters, digits and '-', and begin and end with a letter or digit"
+_SUBDOMAIN_RULE = "must be labels of lower-case letters, digits and '-', joined with '.'"
+_LABEL_1035_RULE = "must be of lower-case letters, digits and '-', begin with a letter and end with a letter or digit"
+_subdomain = _matching(_SUBDOMAIN, 253, _SUBDOMAIN_RULE)
 
 FORMATS: dict[str, NamedFormat] = {
     one.name: one
     for one in (
-        NamedFormat("dns1123Label", _matching(_LABEL, 63, _LABEL_SAYS), 30),
+        NamedFormat("dns1123Label", _matching(_LABEL, 63, _LABEL_RULE), 30),
         NamedFormat("dns1123Subdomain", _subdomain, 60),
-        NamedFormat("dns1035Label", _matching(_LABEL_1035, 63, _LABEL_1035_SAYS), 30),
+        NamedFormat("dns1035Label", _matching(_LABEL_1035, 63, _LABEL_1035_RULE), 30),
         NamedFormat("qualifiedName", _qualified_name, 60),
-        NamedFormat("dns1123LabelPrefix", _matching(_LABEL, 63, _LABEL_SAYS, prefix=True), 30),
-        NamedFormat("dns1123SubdomainPrefix", _matching(_SUBDOMAIN, 253, _SUBDOMAIN_SAYS, prefix=True), 60),
-        NamedFormat("dns1035LabelPrefix", _matching(_LABEL_1035, 63, _LABEL_1035_SAYS, prefix=True), 30),
+        NamedFormat("dns1123LabelPrefix", _matching(_LABEL, 63, _LABEL_RULE, prefix=True), 30),
+        NamedFormat("dns1123SubdomainPrefix", _matching(_SUBDOMAIN, 253, _SUBDOMAIN_RULE, prefix=True), 60),
+        NamedFormat("dns1035LabelPrefix", _matching(_LABEL_1035, 63, _LABEL_1035_RULE, prefix=True), 30),
         NamedFormat("labelValue", _label_value, 40),
         NamedFormat("uri", _uri, 1103),
         NamedFormat("uuid", _uuid, 70),

@@ -14,7 +14,7 @@ from outfitter.api.rejection import Rejection, RejectionCode
 
 Object = Mapping[str, Any]
 TIMEOUT = 600.0  # seconds, as in Kubernetes
-LEFT_OUT = "outfitter.dev/left-out"  # the annotation of a pod that says which hosts it does not go to for a while
+SKIPPED_HOSTS = "outfitter.dev/skipped-hosts"  # annotation of a pod: hosts it does not go to for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +53,33 @@ def readiness(claims: Iterable[Object], now: datetime, timeout: float = TIMEOUT)
     return Readiness("waiting", tuple(waits), left)
 
 
-def left_out(pod: Object, now: datetime) -> dict[str, tuple[datetime, str]]:
-    """Hosts on which a pod's devices were not made ready, and that it does not go to for a while: until when, and why. It
-    stands on the pod, so that every scheduler knows, also one that was started since."""
+def skipped_hosts(pod: Object, now: datetime) -> dict[str, tuple[datetime, str]]:
+    """Hosts on which a pod's devices were not made ready, and that it does not go to for a while: until when, and why.
+    An annotation of the pod, so that a scheduler that is restarted knows it too."""
     try:
-        said = json.loads((pod["metadata"].get("annotations") or {}).get(LEFT_OUT) or "{}")
-        found = {str(host): (datetime.fromisoformat(until), str(why)) for host, (until, why) in said.items()}
-        return {host: (until, why) for host, (until, why) in found.items() if until > now}
+        entries = json.loads((pod["metadata"].get("annotations") or {}).get(SKIPPED_HOSTS) or "{}")
+        hosts = {str(host): (datetime.fromisoformat(until), str(why)) for host, (until, why) in entries.items()}
+        return {host: (until, why) for host, (until, why) in hosts.items() if until > now}
     except (ValueError, TypeError, AttributeError):  # another writer's annotation
         return {}
 
 
-def excluded(hosts: Mapping[str, tuple[datetime, str]]) -> dict[str, Rejection]:
-    """Hosts of `left_out`, as rejections."""
+def skipped_host_rejections(hosts: Mapping[str, tuple[datetime, str]]) -> dict[str, Rejection]:
+    """Hosts of `skipped_hosts`, as rejections."""
     return {host: Rejection.of(RejectionCode.HOST_EXCLUDED, message=why, until=until.isoformat())
             for host, (until, why) in hosts.items()}
 
 
-def leaving_out(pod: Object, host: str, why: str, now: datetime, seconds: float) -> dict[str, str]:
+def skipping(pod: Object, host: str, why: str, now: datetime, seconds: float) -> dict[str, str]:
     """The annotation with one host more."""
     more = {host: (now + timedelta(seconds=seconds), why)} if host else {}
-    return exclusion({**left_out(pod, now), **more})
+    return skipped_hosts_annotation({**skipped_hosts(pod, now), **more})
 
 
-def exclusion(hosts: Mapping[str, tuple[datetime, str]]) -> dict[str, str]:
+def skipped_hosts_annotation(hosts: Mapping[str, tuple[datetime, str]]) -> dict[str, str]:
     """The annotation that excludes these hosts, each until a moment and for a reason."""
-    said = {host: [until.isoformat(), why] for host, (until, why) in hosts.items()}
-    return {LEFT_OUT: json.dumps(said, sort_keys=True)}
+    entries = {host: [until.isoformat(), why] for host, (until, why) in hosts.items()}
+    return {SKIPPED_HOSTS: json.dumps(entries, sort_keys=True)}
 
 
 def waits_for(claims: Iterable[Object]) -> tuple[Rejection, ...]:

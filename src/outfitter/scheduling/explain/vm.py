@@ -124,7 +124,7 @@ def _names_no_request(facts: Facts, ref: device_refs.DeviceRef, pod: Mapping[str
 def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
     meta, lacking = obj["metadata"], device_status.missing_devices(obj)
     more = (f"devices not known yet: {', '.join(lacking)}{condition_suffix(obj, 'DevicesReady')}",) if lacking else ()
-    left_out = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
+    skipped = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
     faults = list(_faults(facts, obj))
     lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more,
              *(f"{name} {what}" for name, what, _ in faults))
@@ -132,7 +132,7 @@ def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
     if conditions.is_true(obj, vmi_actions.PAUSED):
         return say("Paused", f"stands still on {on}{condition_suffix(obj, vmi_actions.PAUSED)}", lines=lines,
                    todo=(f"outfit vm unpause {meta['name']}", *todo))
-    odd = [f", without network card {', '.join(left_out)}"] if left_out else []
+    odd = [f", without network card {', '.join(skipped)}"] if skipped else []
     odd += [f", and {grouping.few([name for name, _, _ in faults])} is not as it should be"] if faults else []
     return say("Running", f"runs on {on}{''.join(odd) or ('' if lacking else ': nothing is wrong')}", lines=lines, todo=todo)
 

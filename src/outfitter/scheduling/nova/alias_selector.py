@@ -1,7 +1,7 @@
 """PCI aliases as selectors: what an alias asks for, in the expressions that every allocator of claims understands.
 
-A device that our driver publishes is selected exactly when `choose.why_not` finds nothing against it. Where a device has more
-traits than there was room to publish (`unsaid`), a selector leaves it out rather than take a wrong one."""
+A device that our driver publishes is selected exactly when `pci_allocator` would take it. Where a device has more
+traits than there was room to publish (`traitsIncomplete`), a selector skips it rather than select a wrong one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outfitter.scheduling.nova.alias import Spec
 from outfitter.scheduling.nova.pci_allocator import TYPES
 
 MOST = 32  # selectors that Kubernetes takes for one request
-SAYS = f'device.attributes["{DRIVER}"]'
+ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 CLASS_SELECTOR = f'device.driver == "{DRIVER}"'
 
 
@@ -33,25 +33,25 @@ def _kind_of(spec: Spec) -> str:
     parts = [f'{_text("kind")} in [{", ".join(map(json.dumps, kinds))}]']
     parts += [f"{_text(key)} == {json.dumps(value)}" for key, value in (("vendor", spec.vendor), ("product", spec.product))
               if value is not None]
-    parts.append(f"!{SAYS}.?remoteManaged.orValue(false)")
+    parts.append(f"!{ATTRIBUTES}.?remoteManaged.orValue(false)")
     if spec.live_migratable is not None:
         wanted = json.dumps(spec.live_migratable)
-        parts.append(f"{SAYS}.?liveMigratable.orValue({json.dumps(not spec.live_migratable)}) == {wanted}")
+        parts.append(f"{ATTRIBUTES}.?liveMigratable.orValue({json.dumps(not spec.live_migratable)}) == {wanted}")
     return " && ".join(parts)
 
 
 def _placed(spec: Spec) -> list[str]:
     """Class and traits of the provider on which the device is counted."""
-    out = [f'"provider" in {SAYS} && {_text("resourceClass")} == {json.dumps(spec.resource_class or "")}']
+    out = [f'"provider" in {ATTRIBUTES} && {_text("resourceClass")} == {json.dumps(spec.resource_class or "")}']
     out += [_any([name]) for name in sorted(spec.traits.required)]
-    out += [f"!{SAYS}.?unsaid.orValue(false) && !({_any([name])})" for name in sorted(spec.traits.forbidden)]
+    out += [f"!{ATTRIBUTES}.?traitsIncomplete.orValue(false) && !({_any([name])})" for name in sorted(spec.traits.forbidden)]
     return out + [_any(sorted(some)) for some in spec.traits.any_of]
 
 
 def _any(names: Sequence[str]) -> str:
     """The provider has one of these traits."""
     wanted = [name for name in names if name != providers.MANAGED]  # which every provider of ours has, and slices do not say
-    return " || ".join(f'"{key}" in {SAYS} && ("," + {SAYS}.{key} + ",").contains({json.dumps(f",{name},")})'
+    return " || ".join(f'"{key}" in {ATTRIBUTES} && ("," + {ATTRIBUTES}.{key} + ",").contains({json.dumps(f",{name},")})'
                        for name in wanted for key in _pieces()) if len(wanted) == len(names) else "true"
 
 
@@ -60,4 +60,4 @@ def _pieces() -> list[str]:
 
 
 def _text(key: str) -> str:
-    return f'{SAYS}.?{key}.orValue("")'
+    return f'{ATTRIBUTES}.?{key}.orValue("")'

@@ -139,7 +139,7 @@ class HostStateCache:
         return out
 
 
-def unsaid(site: NodeDevices) -> bool:
+def has_incomplete_traits(site: NodeDevices) -> bool:
     """Whether selectors may leave out a device of this host that would do: it has traits that its attributes do not contain."""
-    return bool(site.remembered("unsaid", lambda: any(
-        "unsaid" in (device.raw.get("attributes") or {}) for device in site.devices)))
+    return bool(site.remembered("traitsIncomplete", lambda: any(
+        "traitsIncomplete" in (device.raw.get("attributes") or {}) for device in site.devices)))
