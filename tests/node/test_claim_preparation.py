@@ -435,6 +435,36 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     assert [path for path in (root / "var").rglob("*") if path.is_file()] == []
 
 
+async def test_files_for_runtimes_are_of_our_devices_alone(tmp_path: Path) -> None:
+    """Another driver writes its own. What an earlier version wrote for a claim on its devices goes at the next start."""
+    folder, other = tmp_path / "hosts" / "node" / "cdi", {"driver": "gpu.example.com", "nodeName": "node"}
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.create(kinds.RESOURCE_SLICE, "far", {**other, "pool": {
+            "name": "far", "generation": 1, "resourceSliceCount": 1}, "devices": [
+                {"name": "gpu-0", "attributes": {"resource.kubernetes.io/pciBusID": {"string": CARD}}}]})
+        await scene.create(kinds.DEVICE_CLASS, "far", {"selectors": [{"cel": {"expression": "device.driver != '0'"}}]})
+        far = [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]
+        await scene.template("foreign", "gpu", deviceClassName="far", selectors=far)
+        await scene.machine("green", device("gpu", request="gpu"), template="foreign")
+        await scene.running("green")
+        assert not [*folder.glob("*")]
+        await scene.machine("blue")
+        await scene.running("blue")
+        [ours] = folder.glob("*")
+        empty = {**json.loads(ours.read_text()), "devices": []}
+        theirs = {"gpu.example.com-claim_1.json": json.dumps(empty), "pci.outfitter.dev-claim_2.json": "{"}
+        for name, text in theirs.items():
+            (folder / name).write_text(text)
+        (folder / "pci.outfitter.dev-claim_3.json").write_text(json.dumps(empty))
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.settle()
+        assert sorted(path.name for path in folder.glob("*")) == sorted([*theirs, ours.name]), "the third is an earlier version's"
+        for name in ("green", "blue"):
+            await scene.delete(kinds.VMI, name)
+        await scene.empty()
+        assert sorted(path.name for path in folder.glob("*")) == sorted(theirs)
+
+
 async def test_a_page_that_lost_a_booking_is_seen_when_a_pod_goes() -> None:
     async with running(hosts(NVME)) as scene:
         await scene.machine("blue")

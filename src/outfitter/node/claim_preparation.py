@@ -17,7 +17,7 @@ from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
 from outfitter.node import launcher_env
 from outfitter.node.agent_host import AgentHost
-from outfitter.node.devices import mdev, sriov
+from outfitter.node.devices import cdi, mdev, sriov
 from outfitter.node.devices.prepare import AllocatedDevice, PreparedClaim, prepare
 from outfitter.node.devices.unprepare import unprepare
 from outfitter.node.host_env import HostEnv
@@ -48,14 +48,15 @@ class ClaimPreparation:
         for host in self._hosts:
             if host.env is not None:
                 async with host.lock:
+                    await _remove_empty_cdi_specs(host.name, host.env)
                     await self.unprepare_leftovers(host)
                     await self._provision(host, host.env)
 
     async def prepare(self, host: AgentHost, claim: Object, results: Sequence[Mapping[str, object]]) -> PreparedClaim | None:
         """Prepare what is allocated to the claim here, which is recorded on the page as prepared. NotReady: why it cannot be.
-        None: another driver prepares the devices of this host."""
+        None: there is nothing to prepare here, as other drivers prepare their devices themselves."""
         env, key = host.env, (host.name, claim["metadata"]["uid"])
-        if env is None or key in self._prepared:
+        if env is None or not results or key in self._prepared:
             return self._prepared.get(key)
         allocated = []
         for result in results:
@@ -167,6 +168,20 @@ class ClaimPreparation:
             host.provisioning_warnings = tuple(await env.run(lambda: list(work())))
         except (OSError, NotReady) as error:
             raise StartupRefused(f"host {host.name} does not start: {error}", [str(error)]) from error
+
+
+async def _remove_empty_cdi_specs(name: str, env: HostEnv) -> None:
+    """Remove what earlier versions wrote for claims on devices of other drivers alone."""
+
+    def work() -> None:
+        for file in env.cdi.names():
+            if cdi.is_ours(env.driver, file) and cdi.names_no_device(env.cdi.read(file) or ""):
+                env.cdi.remove(file)
+
+    try:
+        await env.run(work)
+    except (OSError, NotReady) as error:
+        log.warning("%s: CDI files without devices are not removed: %s", name, error)
 
 
 async def _running(host: AgentHost) -> set[str]:

@@ -18,6 +18,20 @@ def file_name(driver: str, uid: str) -> str:
     return f"{driver}-claim_{uid}.json"
 
 
+def is_ours(driver: str, name: str) -> bool:
+    """Whether a file of the folder, which all drivers share, is a claim's of this driver."""
+    return name.startswith(f"{driver}-claim_") and name.endswith(".json")
+
+
+def names_no_device(text: str) -> bool:
+    """Whether a spec has no device: earlier versions wrote such files for claims on devices of other drivers alone."""
+    try:
+        content = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return isinstance(content, dict) and content.get("devices") == []
+
+
 def device_name(uid: str, device: str) -> str:
     return f"{uid}-{device}"
 
