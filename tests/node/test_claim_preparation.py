@@ -458,7 +458,7 @@ async def test_files_for_runtimes_are_of_our_devices_alone(tmp_path: Path) -> No
         (folder / "pci.outfitter.dev-claim_3.json").write_text(json.dumps(empty))
     async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
         await scene.settle()
-        assert sorted(path.name for path in folder.glob("*")) == sorted([*theirs, ours.name]), "the third is an earlier version's"
+        assert sorted(path.name for path in folder.glob("*")) == sorted([*theirs, ours.name]), "not the third"
         for name in ("green", "blue"):
             await scene.delete(kinds.VMI, name)
         await scene.empty()
