@@ -326,6 +326,15 @@ def test_nova_conf_becomes_ours() -> None:
     assert settings.device_spec.entries[0].traits == {"CUSTOM_A", "CUSTOM_B"}
 
 
+def test_a_switch_in_the_section_of_the_other_is_not_imported_silently() -> None:
+    Path("nova.conf").write_text("[filter_scheduler]\npci_prefilter = true\n[scheduler]\npci_in_placement = true\n")
+    result = typed("import-nova", "nova.conf")
+    assert result.exit_code == 0
+    assert not config.parse(result.stdout).default.pci_in_placement
+    assert "nova.conf:2: [filter_scheduler]pci_prefilter: is not imported" in result.stderr
+    assert "nova.conf:4: [scheduler]pci_in_placement: is not imported" in result.stderr
+
+
 def test_it_is_written_to_a_new_file_alone() -> None:
     Path("nova.conf").write_text(CONF)
     assert typed("import-nova", "nova.conf", "-o", "ours.yaml").stdout == ""

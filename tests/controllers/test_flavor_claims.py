@@ -49,6 +49,31 @@ async def test_a_machine_gets_what_its_flavor_asks_for() -> None:
         await here.empty()
 
 
+async def test_an_alias_asks_for_the_standard_classes_of_network_devices() -> None:
+    conf = """
+report_in_placement: true
+report_networks: true
+pci_in_placement: true
+device_spec:
+- {address: 0000:3b:00.0, product_id: 1592, physical_network: fabric}
+- {vendor_id: 8086, product_id: 1889, resource_class: VDPA_NETDEV}
+alias:
+- {name: port, resource_class: PCI_NETDEV, device_type: type-PF}
+- {name: vdpa, resource_class: vdpa_netdev}
+"""
+    hosts = """
+hosts:
+- name: elm
+  pci:
+  - {address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, vfs: {count: 0, product: 1889, total: 8}}
+  - {address: 0000:d8:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, vfs: {count: 2, product: 1889}}
+"""
+    async with scene(conf, hosts) as here:
+        await flavor(here, "ports", "port:1, vdpa:1")
+        await machine(here, "blue", "ports")
+        assert addresses(await here.running("blue")) == ["0000:3b:00.0", "0000:d8:01.0"]
+
+
 async def test_what_the_spec_says_goes_before_the_flavor() -> None:
     async with scene() as here:
         await flavor(here, "large", vcpus=4, memory="3Gi")

@@ -232,9 +232,10 @@ def test_words_for_no(word: str) -> None:
     assert entry({"managed": word}).managed is False
 
 
-CLASSES = {"pgpu": "PGPU", "gpu": "CUSTOM_GPU", "GPU": "CUSTOM_GPU", "custom-x": "CUSTOM_CUSTOM_X", "a__b": "CUSTOM_A_B",
-           "custom_a__b": "CUSTOM_A__B", " far gpu ": "CUSTOM_FAR_GPU", "CUSTOM_X": "CUSTOM_X", "!t": "CUSTOM__T",
-           "x" * 248: "CUSTOM_" + "X" * 248}
+CLASSES = {"pgpu": "PGPU", "PCI_NETDEV": "PCI_NETDEV", " vdpa_netdev": "VDPA_NETDEV", "SRIOV_NET_VF": "SRIOV_NET_VF",
+           "pci netdev": "CUSTOM_PCI_NETDEV", "gpu": "CUSTOM_GPU", "GPU": "CUSTOM_GPU", "custom-x": "CUSTOM_CUSTOM_X",
+           "a__b": "CUSTOM_A_B", "custom_a__b": "CUSTOM_A__B", " far gpu ": "CUSTOM_FAR_GPU", "CUSTOM_X": "CUSTOM_X",
+           "!t": "CUSTOM__T", "x" * 248: "CUSTOM_" + "X" * 248}
 
 
 @pytest.mark.parametrize("text", CLASSES)

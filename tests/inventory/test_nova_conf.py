@@ -158,6 +158,15 @@ WARNED: dict[str, tuple[str, str]] = {
                                  "resource_class is dropped"),
     "an interface with reporting": ('[pci]\nreport_in_placement = true\ndevice_spec = {"devname": "ens1"}',
                                     r"0\.conf:3: .*devname 'ens1' cannot be reported"),
+    "a standard class of ours": ('[pci]\nalias = {"name": "a", "resource_class": "pci_netdev"}',
+                                 "PCI_NETDEV is the standard class here; Nova reads it as CUSTOM_PCI_NETDEV"),
+    "the old switch in the section of the new one": (
+        "[filter_scheduler]\npci_prefilter = true",
+        r"0\.conf:2: \[filter_scheduler\]pci_prefilter: is not imported: .* write \[scheduler\]pci_prefilter$"),
+    "the new switch in the section of the old one": (
+        "[scheduler]\npci_in_placement = true",
+        r"0\.conf:2: \[scheduler\]pci_in_placement: is not imported: .* write \[filter_scheduler\]pci_in_placement$"),
+    "a switch of another section in [pci]": ("[pci]\npci_in_placement = true", r"write \[filter_scheduler\]pci_in_placement$"),
     "an option that nobody reads": ("[pci]\ndevice_specs = {}", r"0\.conf:2: \[pci\]device_specs: is not imported"),
 }
 

@@ -13,7 +13,7 @@ from outfitter.api import providers as stored_form
 from outfitter.api.kinds import Object
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import StartupRefused
-from outfitter.inventory import assignable, providers
+from outfitter.inventory import assignable, placement_names, providers
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.mdev import Mdev
@@ -119,6 +119,7 @@ def test_every_kind_of_function_has_a_network_class() -> None:
     """The classes of document 002."""
     assert set(providers.NETWORK_CLASSES) == set(FunctionKind)
     assert set(providers.NETWORK_CLASSES.values()) == {"SRIOV_NET_VF", "PCI_NETDEV", "VDPA_NETDEV"}
+    assert set(providers.NETWORK_CLASSES.values()) == placement_names.NETWORK_CLASSES
 
 
 CLASSES: dict[str, tuple[HostDevice, Spec, str]] = {

@@ -200,6 +200,7 @@ class _Import:
         values = [dict(value) for _, value in device_spec_parser.mappings(reader, [option.value], key, example=_EXAMPLES[key])]
         for value in values:
             self.mend_traits(option, value, forbid=key == "alias")
+            self.check_class(option, value)
         if key == "device_spec":
             for value in values:
                 self.mend(option, value, report=report)
@@ -219,30 +220,40 @@ class _Import:
             self.warn(option, f"devname {value['devname']!r} cannot be reported in Placement: no host starts with it while "
                               "report_in_placement is on; use address")
 
+    def check_class(self, option: Option, value: dict[str, Any]) -> None:
+        """Warn about a class that is standard here and not in Nova."""
+        name = str(value.get("resource_class") or "").strip().upper()
+        if name in placement_names.NETWORK_CLASSES - {"SRIOV_NET_VF"}:
+            self.warn(option, f"resource_class {name} is the standard class here; Nova reads it as {_nova_name(name)}")
+
     def mend_traits(self, option: Option, value: dict[str, Any], *, forbid: bool) -> None:
         """Warn about traits with another meaning here. `forbid`: in an alias, "!" forbids a trait."""
         for key, traits in value.items():
             for name in traits.split(",") if key.startswith("traits") and isinstance(traits, str) else ():
                 if not name.strip():
-                    self.warn(option, f"the empty trait in {traits!r} is dropped; Nova reads it as {_nova_trait(name)}")
+                    self.warn(option, f"the empty trait in {traits!r} is dropped; Nova reads it as {_nova_name(name)}")
                 elif forbid and name.strip().startswith("!"):
-                    self.warn(option, f"{name.strip()!r} forbids a trait here; Nova requires {_nova_trait(name)} instead")
+                    self.warn(option, f"{name.strip()!r} forbids a trait here; Nova requires {_nova_name(name)} instead")
                 elif name != name.strip():
-                    self.warn(option, f"the blanks around the trait {name!r} are ignored; Nova reads it as {_nova_trait(name)}")
+                    self.warn(option, f"the blanks around the trait {name!r} are ignored; Nova reads it as {_nova_name(name)}")
 
     def unread(self) -> None:
-        """Warn about unknown options in section [pci]."""
+        """Warn about options that look like ours and are not read: unknown ones of [pci], and known ones in another section."""
         known = [key for section, key in _READ if section == "pci"]
-        for options in self.files:
-            for option in options:
-                if option.section == "pci" and (option.section, option.key) not in _READ:
-                    self.warn(option, f"is not imported; known are {', '.join(sorted(known))}")
+        homes = {section for section, _ in _READ}
+        for option in (option for options in self.files for option in options):
+            if option.section not in homes or (option.section, option.key) in _READ:
+                continue
+            if belongs := sorted(f"[{section}]{key}" for section, key in _READ if key == option.key):
+                self.warn(option, f"is not imported: Nova does not read it in this section; write {' or '.join(belongs)}")
+            elif option.section == "pci":
+                self.warn(option, f"is not imported; known are {', '.join(sorted(known))}")
 
 
 _EXAMPLES = {"device_spec": {"vendor_id": "10de", "product_id": "2235"}, "alias": {"name": "gpu", "resource_class": "PGPU"}}
 
 
-def _nova_trait(name: str) -> str:
+def _nova_name(name: str) -> str:
     upper = name.upper()
     return upper if upper.startswith(placement_names.CUSTOM) else placement_names.CUSTOM + re.sub("[^0-9A-Z]+", "_", upper)
 

@@ -9,12 +9,14 @@ from outfitter import errors
 
 MAX_NAME = 255  # characters of a class or trait
 CUSTOM = "CUSTOM_"
+# Classes of network devices that the design document calls standard; os-resource-classes has only the first.
+NETWORK_CLASSES = frozenset({"SRIOV_NET_VF", "PCI_NETDEV", "VDPA_NETDEV"})
 
 _LEGAL = re.compile(r"CUSTOM_[0-9A-Z_]+")
 
 
 def normal_class(text: str) -> str:
-    """A resource class as in Placement: "pgpu" -> PGPU, "far gpu" -> CUSTOM_FAR_GPU. Invalid if
+    """A resource class as in Placement: "pgpu" -> PGPU, "pci_netdev" -> PCI_NETDEV, "far gpu" -> CUSTOM_FAR_GPU. Invalid if
     it is no valid name."""
     upper = text.strip().upper()
     return upper if upper in _standard_classes() else _custom(text.strip(), upper, "resource class")
@@ -50,7 +52,7 @@ def _custom(text: str, upper: str, noun: str) -> str:
 def _standard_classes() -> frozenset[str]:
     import os_resource_classes  # noqa: PLC0415  needed with a device_spec only
 
-    return frozenset(os_resource_classes.STANDARDS)
+    return frozenset(os_resource_classes.STANDARDS) | NETWORK_CLASSES
 
 
 @functools.cache
