@@ -78,13 +78,13 @@ def test_apply_is_repeatable_and_takes_changes(kubectl: Kubectl) -> None:
 
 def test_get_shows_tables(kubectl: Kubectl, running: Running) -> None:
     kubectl("apply", "-f", "-", stdin=ALL)
-    waits = {"type": "Ready", "status": "False", "message": "no GPU is free"}
+    waits = {"type": "Ready", "status": "False", "reason": "FailedStart", "message": "no GPU is free"}
     status = {"phase": "Running", "nodeName": "n1", "conditions": [waits]}
     running.call(running.store.patch(kinds.VMI, "blue", {"status": status}, "default", subresource="status"))
     heads, row = kubectl("get", "vmi").splitlines()
     assert heads.split() == ["NAME", "AGE", "PHASE", "IP", "NODENAME", "READY", "DEVICES", "WAITING"]
     assert row.split()[0] == "blue"
-    assert "no GPU is free" in row
+    assert row.endswith("FailedStart: it could not be started")
     assert "LIVE-MIGRATABLE" in kubectl("get", "vmi", "-o", "wide")
     assert kubectl("get", "resourceclaims").splitlines()[1].split()[:2] == ["c", "pending"]
     assert "default" in kubectl("get", "cm", "-A").splitlines()[1]

@@ -77,8 +77,9 @@ CASES = {
         {"Age": "5m", "Phase": "Running", "IP": "10.0.0.9", "NodeName": "n1", "Ready": "True", "Devices": 3, "Waiting": ""},
         {"Live-Migratable": "False", "Paused": ""}),
     "a machine that waits": Case(kinds.VMI, {"status": {"conditions": [
-        condition("Ready", "False", "not running"), condition("Synchronized", "False", "no GPU is free")]}},
-        {"Devices": 0, "Waiting": "no GPU is free"}),
+        condition("Ready", "False", "not running"),
+        {**condition("Synchronized", "False", "Error creating pod: too many"), "reason": "FailedCreate"}]}},
+        {"Devices": 0, "Waiting": "FailedCreate: it could not be created"}),
     "a machine that has one device of two": Case(kinds.VMI, {"status": {"deviceStatus": {"gpuStatuses": [
         {"name": "a", "deviceResourceClaimStatus": {"name": "gpu-0", "resourceClaimName": "c"}},
         {"name": "b", "deviceResourceClaimStatus": {"resourceClaimName": "d"}}]}}}, {"Devices": 1}),

@@ -268,7 +268,7 @@ def test_who_waits_for_an_end_is_not_told_what_the_start_waits_for(up: Up, say: 
     early = yaml.safe_load(vm("early", "Always"))
     early["spec"]["template"]["spec"]["nodeSelector"] = {"rack": "nowhere"}
     say("apply", "-f", "-", stdin=yaml.safe_dump(early))
-    until(lambda: "nodeSelector" in say("vm", "list").out, "it waits for a host")
+    until(lambda: "NodeSelector" in say("vm", "list").out, "it waits for a host")
     hold(up, "early", "example.com/look")
     stopped = say("vm", "stop", "early", "--wait", "--timeout", "2s", code=1)
     hold(up, "early")
@@ -294,10 +294,10 @@ def test_the_list_says_why(up: Up, say: Say) -> None:
     broken["spec"]["template"]["spec"] = {"domain": {"devices": {}}}
     say("apply", "-f", "-", stdin=yaml.safe_dump(broken))
     say("vm", "start", "broken", "--paused", "--wait")
-    until(lambda: why("broken") == "Paused: VMI was paused by user", "it says why it stands still")
+    until(lambda: why("broken") == "Paused: PausedByUser: a user paused it", "it says why it stands still")
     say("vm", "unpause", "broken")
     ends("broken")
-    until(lambda: why("broken") == "Stopped: node-0: the lab says so", "it says how it ended")
+    until(lambda: why("broken") == "Stopped: DomainFailed: its domain failed", "it says how it ended")
     assert say("vm", "stop", "broken").out == "broken is already stopped\n"
     assert "broken" not in say("vm", "devices", "broken", "nobody", code=1).out, "nothing is shown before all are found"
     broken["spec"]["runStrategy"] = "Always"

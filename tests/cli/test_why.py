@@ -201,6 +201,19 @@ def test_the_list_names_a_scheduler_that_is_not_ours(say: Say) -> None:
     assert row.endswith("scheduler volcano has not bound it to a host")
 
 
+def test_the_tables_have_a_code_and_a_few_words(say: Say) -> None:
+    """The sentence is in `describe` and `why`."""
+    for words, column in ((("get", "vmi"), "WAITING"), (("vm", "list"), "WHY")):
+        head, *rows = say(*words).splitlines()
+        shown = {row.split()[0]: row[head.index(column):].strip() for row in rows}
+        wanted = {name: str(case.own[0] if case.own else case.reasons[0][1]) for name, case in SITUATIONS.items()}
+        del wanted["foreign"]  # another scheduler has it
+        assert {name: shown[name].partition(":")[0] for name in wanted} == wanted
+        assert max(map(len, shown.values())) <= 60
+        assert shown["gpu1"] == ""
+    assert "pci-0000-64-65-00-0: held by vmi/gpu1" in say("describe", "vmi", "gpu2")
+
+
 def test_a_wait_that_stays_the_same_is_not_written_again(up: Up, say: Say) -> None:
     """Another machine comes and goes; what is said of those who wait stays, letter by letter, and so do their revisions."""
     def waiting() -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ PREFIX = "rejected.outfitter.dev/"
 
 def of(obj: Mapping[str, Any]) -> list[str]:
     """The codes that an object carries, in their order."""
-    return [str(entry["reason"]) for entry in (obj.get("status") or {}).get("conditions") or () if _is_code(entry)]
+    return [str(entry.get("reason")) for entry in (obj.get("status") or {}).get("conditions") or () if _is_code(entry)]
 
 
 def with_codes(have: Sequence[Mapping[str, Any]] | None, messages: Mapping[RejectionCode, str], now: str) -> list[Object]:

@@ -10,6 +10,7 @@ from typing import Any
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_status, network_info, vm
+from outfitter.api.kubevirt.short_reason import short_reason
 
 Cell = str | int | bool | None
 Reader = Callable[[Object, datetime], Cell]
@@ -181,11 +182,7 @@ def instance_devices(obj: Object, now: datetime) -> Cell:
 
 
 def instance_waiting(obj: Object, now: datetime) -> Cell:
-    """Why it does not run yet: the message of the first condition that says so."""
-    for type_ in ("Synchronized", "PodScheduled", "DevicesReady", "Ready"):  # the most telling first
-        if condition(type_)(obj, now) == "False":
-            return condition(type_, "message")(obj, now)
-    return ""
+    return short_reason({"status": {"conditions": items(obj, "status.conditions")}})
 
 
 def machine_strategy(obj: Object, now: datetime) -> Cell:
@@ -285,7 +282,7 @@ COLUMNS: Mapping[Kind, Sequence[TableColumn]] = {
         TableColumn("Live-Migratable", condition("LiveMigratable"), wide=True),
         TableColumn("Paused", condition("Paused"), wide=True),
         TableColumn("Devices", instance_devices, "Devices that it has; none once it has ended.", type="integer"),
-        TableColumn("Waiting", instance_waiting, "Why it does not run yet."),
+        TableColumn("Waiting", instance_waiting, "Why it does not run yet: a code and a few words."),
     ),
     kinds.VM: (
         NAME,

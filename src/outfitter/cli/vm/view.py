@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, network_info, vm_actions, vm_claim_templates, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt.short_reason import in_words, short_reason
 from outfitter.cli import printers
 from outfitter.cli.client import Client
 from outfitter.errors import BadRequest, CommandFailed, Forbidden, NotFound
 
-WIDTH = 90  # characters of a reason in a row; `outfit why` shows all of it
 OURS = "default-scheduler"  # other schedulers report nothing about a VMI that waits
 INTERFACE = "interface"  # column AS of an interface
 OVER = ("released", "unplugged")  # column NOW after the VMI ended: of a device, and of an interface without one
@@ -59,7 +58,7 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     have = 0 if status.get("phase") in vm_api.FINAL else have  # its status still lists what it had
     all_ = len(wanted) + len(functions)
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
-            textwrap.shorten(reason(vm, given), WIDTH, placeholder=" ... (outfit why)")]
+            _short_reason(vm, given)]
 
 
 def _template(vm: Object) -> Object:
@@ -69,25 +68,52 @@ def _template(vm: Object) -> Object:
 
 def reason(vm: Object | None, instance: Object) -> str:
     """What a VM waits for; if it does not wait, why it is paused, or how it ended."""
-    if waits_for := waiting_reason(vm, instance):
+    return waiting_reason(vm, instance) or _next_start(vm) or str(
+        (conditions.find(instance, _outcome(instance)) or {}).get("message") or "")
+
+
+def _short_reason(vm: Object | None, instance: Object) -> str:
+    """The same in a code and a few words."""
+    if vm is not None and (failed := conditions.find(vm, "Failure")):
+        return in_words(str(failed.get("reason") or "Failure"))
+    if phase(instance) != "Running" and (
+        waits_for := short_reason(instance, ("PodScheduled", "Synchronized"))
+        or _other_scheduler(instance) or short_reason(instance, ("DevicesReady",))
+    ):
         return waits_for
+    ended = conditions.find(instance, _outcome(instance)) or {}
+    codes = rejection_conditions.of(instance) if phase(instance) == "Failed" else []
+    return _next_start(vm) or in_words(codes[0] if codes else str(ended.get("reason") or ""))
+
+
+def _next_start(vm: Object | None) -> str:
+    """Of a VM that failed and starts again; "" for others."""
     status = (vm or {}).get("status") or {}
-    if (again := status.get("startFailure")) and status.get("printableStatus") == "CrashLoopBackOff":
-        times = int(again.get("consecutiveFailCount") or 1)
-        return f"it failed{f' {times} times' if times > 1 else ''}; next start at {again.get('retryAfterTimestamp')}"
-    type_ = vmi_actions.PAUSED if is_paused(instance) else "Ready" if phase(instance) == "Failed" else ""
-    return str((conditions.find(instance, type_) or {}).get("message") or "")
+    again = status.get("startFailure")
+    if not again or status.get("printableStatus") != "CrashLoopBackOff":
+        return ""
+    times = int(again.get("consecutiveFailCount") or 1)
+    return f"it failed{f' {times} times' if times > 1 else ''}; next start at {again.get('retryAfterTimestamp')}"
+
+
+def _outcome(instance: Object) -> str:
+    """The condition that contains why a VMI is paused, or how it failed."""
+    return vmi_actions.PAUSED if is_paused(instance) else "Ready" if phase(instance) == "Failed" else ""
 
 
 def waiting_reason(vm: Object | None, instance: Object) -> str:
     if vm is not None and (failed := conditions.find(vm, "Failure")):
         return str(failed.get("message"))
-    if ((instance.get("status") or {}).get("phase")) == "Running":
+    if phase(instance) == "Running":
         return ""
+    return (_false_condition(instance, "PodScheduled", "Synchronized") or _other_scheduler(instance)
+            or _false_condition(instance, "DevicesReady"))
+
+
+def _other_scheduler(instance: Object) -> str:
     scheduler = (instance.get("spec") or {}).get("schedulerName") or OURS
     unplaced = scheduler != OURS and phase(instance) in ("Pending", "Scheduling")
-    return _false_condition(instance, "PodScheduled", "Synchronized") or (
-        f"scheduler {scheduler} has not bound it to a host" if unplaced else _false_condition(instance, "DevicesReady"))
+    return f"scheduler {scheduler} has not bound it to a host" if unplaced else ""
 
 
 def _false_condition(instance: Object, *types: str) -> str:
