@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from outfitter.api import kinds
+from outfitter.api.kinds import Object
+from outfitter.apiserver import descriptions
 from outfitter.apiserver.app import App
 from outfitter.store.memory import Memory
 from tests.apiserver.asgi import Client
@@ -70,8 +74,23 @@ EXPLAINED = {  # where the document of a kind is, its schema, and a way into it 
                 "spec devices requests [] exactly deviceClassName", {"type": "string"}),
     "a claim of an older version": ("apis/resource.k8s.io/v1beta1", "io.k8s.resource.v1beta1.ResourceClaim",
                                     "spec devices requests [] exactly", None),
+    "an alternative of an older version": ("apis/resource.k8s.io/v1beta1", "io.k8s.resource.v1beta1.ResourceClaimTemplate",
+                                           "spec spec devices requests [] selectors [] cel expression", {"type": "string"}),
+    "the driver of a VMI's device": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance",
+                                     "status deviceStatus gpuStatuses [] deviceResourceClaimStatus driver", {"type": "string"}),
+    "its pool": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance",
+                 "status deviceStatus hostDeviceStatuses [] deviceResourceClaimStatus pool", {"type": "string"}),
+    "its product": ("apis/kubevirt.io/v1alpha3", "io.kubevirt.v1alpha3.VirtualMachineInstance",
+                    "status deviceStatus interfaceStatuses [] deviceResourceClaimStatus product", {"type": "string"}),
+    "an attribute of a published device": ("apis/resource.k8s.io/v1", "io.k8s.resource.v1.ResourceSlice",
+                                           "spec devices [] attributes * int", {"type": "integer"}),
+    "an amount": ("api/v1", "core.v1.Pod", "spec containers [] resources limits", {
+        "type": "object", "additionalProperties": {"x-kubernetes-int-or-string": True}}),
     "a container": ("api/v1", "core.v1.Pod", "spec containers [] resources claims [] request", {"type": "string"}),
 }
+
+
+INNER = {"[]": "items", "*": "additionalProperties"}
 
 
 @pytest.mark.parametrize("name", EXPLAINED)
@@ -81,8 +100,48 @@ async def test_openapi_names_the_fields_that_are_known(client: Client, name: str
     found = (await client.get(f"/openapi/v3/{place}")).json["components"]["schemas"][schema]
     assert found["x-kubernetes-preserve-unknown-fields"], "others are allowed"
     for word in way.split():
-        found = found["items"] if word == "[]" else found["properties"].get(word)
+        found = found[INNER[word]] if word in INNER else found["properties"].get(word)
+    assert found is None or found.pop("description")
     assert found == end
+
+
+def _fields(schema: Object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Object]]:
+    """Every field of a schema with its path; items of lists and values of maps have that of their field."""
+    for inner in (schema.get("items"), schema.get("additionalProperties")):
+        yield from _fields(inner, path) if inner else ()
+    for name, field in (schema.get("properties") or {}).items():
+        yield (*path, name), field
+        yield from _fields(field, (*path, name))
+
+
+async def _schemas(client: Client) -> dict[str, Object]:
+    """The schemas of all kinds in all versions, by name."""
+    index = (await client.get("/openapi/v3")).json["paths"]
+    documents = [(await client.get(entry["serverRelativeURL"])).json for entry in index.values()]
+    return {name: schema for document in documents for name, schema in document["components"]["schemas"].items()}
+
+
+async def test_every_served_kind_and_field_has_a_description(client: Client) -> None:
+    schemas = await _schemas(client)
+    assert {name for name, schema in schemas.items() if not schema["description"].endswith(".")} == set()
+    fields = [found for name, schema in schemas.items() for found in _fields(schema, (name,))]
+    assert len(fields) > 4000
+    assert [".".join(path) for path, field in fields if not field["description"].endswith(".")] == []
+
+
+async def test_every_description_is_used(client: Client) -> None:
+    """A description that no field has is of a field that was renamed or removed."""
+    paths: set[tuple[str, ...]] = set()
+    for schema in (await _schemas(client)).values():
+        kind = (schema["x-kubernetes-group-version-kind"][0]["kind"],)
+        paths |= {kind, *(path for path, _ in _fields(schema, kind))}
+    used = {next(end for start in range(len(path)) if (end := ".".join(path[start:])) in descriptions.FIELDS) for path in paths}
+    assert set(descriptions.FIELDS) - used == set()
+
+
+async def test_openapi_documents_are_the_same_at_every_request(client: Client) -> None:
+    first, again = (await client.get("/openapi/v3")).json, (await client.get("/openapi/v3")).json
+    assert first == again
 
 
 async def test_version(client: Client) -> None:

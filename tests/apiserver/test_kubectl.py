@@ -63,6 +63,22 @@ def test_api_resources_and_version(kubectl: Kubectl) -> None:
     assert "resource.k8s.io/v1beta1" in kubectl("api-versions")
 
 
+EXPLAINED = {  # field -> words of what kubectl explain prints about it
+    "vmi.status.deviceStatus.gpuStatuses.deviceResourceClaimStatus": ("driver\t<string>", "pool\t<string>", "product\t<string>",
+                                                                      "The DRA driver that publishes the device."),
+    "vmi.spec.livenessProbe": ("Not supported:",),
+    "resourceslice.spec.devices.attributes.string": ("The value, if it is text",),
+    "ledgerpage.spec.bookings.holder": ("purpose\t<string>",),
+}
+
+
+@pytest.mark.parametrize("field", EXPLAINED)
+def test_explain_knows_the_fields_and_what_they_mean(kubectl: Kubectl, field: str) -> None:
+    seen = kubectl("explain", field)
+    for words in EXPLAINED[field]:
+        assert words in seen
+
+
 def test_apply_is_repeatable_and_takes_changes(kubectl: Kubectl) -> None:
     assert kubectl("apply", "-f", "-", stdin=ALL).count(" created") == 3
     assert kubectl("apply", "-f", "-", stdin=ALL).count(" unchanged") == 3

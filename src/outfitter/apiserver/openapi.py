@@ -1,6 +1,6 @@
 """OpenAPI v3, as much as clients need to know that the server checks fields itself: an index, and a small document per
-group and version. Schemas are open: they name the fields that the server knows (`api.fields`, `api.validate.shape`), so that
-`kubectl explain` can show them, and allow others."""
+group and version. Schemas are open: they name the fields that the server knows (`api.known_fields`, `served_types`), describe
+each (`descriptions`), so that `kubectl explain` can show them, and allow others."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ import msgspec
 
 from outfitter.api import known_fields
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.validate import schema
-from outfitter.apiserver import discovery
+from outfitter.api.validate.schema import NUMBER, QUANTITY
+from outfitter.apiserver import descriptions, discovery, served_types
+from outfitter.apiserver.descriptions import Path
 
-_QUERY = ("dryRun", "fieldManager", "fieldValidation", "pretty")
+_QUERY: Mapping[str, str] = {
+    "dryRun": "All: check the request and answer it, and store nothing.",
+    "fieldManager": "The name under which the client's changes are recorded.",
+    "fieldValidation": "Strict rejects unknown and duplicate fields, Warn warns of them (the default), Ignore keeps silent.",
+    "pretty": "Whether the answer is indented for reading.",
+}
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")  # a strategic patch would need typed schemas
 _TYPES: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean"}
 _OPERATIONS = {"get": "get", "put": "put", "patch": "patch", "delete": "delete"}
@@ -26,19 +32,26 @@ class OpenApi:
         self._kinds = tuple(kinds)
         places = {(kind.group, version) for kind in self._kinds for version in kind.versions}
         self._places = {_place(group, version): (group, version) for group, version in sorted(places)}
+        self._documents: dict[str, Object] = {}  # built when first asked for
+        self._index: Object | None = None
 
     def index(self) -> Object:
         """Where the documents are; the hash lets a client keep what it has."""
-        entries = {}
-        for place in self._places:
-            digest = hashlib.sha256(msgspec.json.encode(self.document(place))).hexdigest().upper()
-            entries[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
-        return {"paths": entries}
+        if self._index is None:
+            entries = {}
+            for place in self._places:
+                digest = hashlib.sha256(msgspec.json.encode(self.document(place))).hexdigest().upper()
+                entries[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
+            self._index = {"paths": entries}
+        return self._index
 
     def document(self, place: str) -> Object | None:
         """The document of "api/v1" or "apis/group/version"; None when nothing is served there."""
-        if place not in self._places:
-            return None
+        if place in self._places and place not in self._documents:
+            self._documents[place] = self._built(place)
+        return self._documents.get(place)
+
+    def _built(self, place: str) -> Object:
         group, version = self._places[place]
         kinds = [kind for kind in self._kinds if kind.group == group and version in kind.versions]
         routes: Object = {}
@@ -68,36 +81,51 @@ def _schema_name(kind: Kind, version: str) -> str:
 
 
 def _schema(kind: Kind, version: str) -> Object:
-    known = {"apiVersion": str, "kind": str, "metadata": schema.METADATA, **schema.SHAPES.get(kind.kind, {})}
+    served = _object(known_fields.tree(kind, version), served_types.served_types(kind.kind), (kind.kind,))
     return {
-        **_object(known_fields.tree(kind, version), known),
+        **served,
+        "description": descriptions.describe((kind.kind,)),
         "x-kubernetes-preserve-unknown-fields": True,
         "x-kubernetes-group-version-kind": [{"group": kind.group, "version": version, "kind": kind.kind}],
     }
 
 
-def _object(tree: known_fields.Tree | None, known: Mapping[str, Any]) -> Object:
+def _object(tree: known_fields.Tree | None, types: Mapping[str, Any], path: Path) -> Object:
     """The fields that are known by name, where all of them are; else those whose type is."""
-    types = {key.rstrip("!"): wanted for key, wanted in known.items()}
-    properties = {name: _value((tree or {}).get(name), types.get(name)) for name in tree or types if name != "*"}
-    return {"type": "object", **({"properties": properties} if properties else {})}
+    out: Object = {"type": "object"}
+    known: Mapping[str, Any] = tree or types
+    inner = tree or {}
+    if properties := {name: _field(inner.get(name), types.get(name), (*path, name)) for name in known if name != "*"}:
+        out["properties"] = properties
+    if known.get("*"):
+        out["additionalProperties"] = _value(inner.get("*"), types.get("*"), path)
+    return out
 
 
-def _value(tree: known_fields.Tree | None, wanted: Any) -> Object:
+def _field(tree: known_fields.Tree | None, wanted: Any, path: Path) -> Object:
+    return {**_value(tree, wanted, path), "description": descriptions.describe(path)}
+
+
+def _value(tree: known_fields.Tree | None, wanted: Any, path: Path) -> Object:
     if isinstance(wanted, list):
-        return {"type": "array", "items": _value(tree, wanted[0])}
-    if isinstance(wanted, dict):
-        return _object(tree, wanted)
+        return {"type": "array", "items": _value(tree, wanted[0], path)}
+    if isinstance(wanted, Mapping):
+        return _object(tree, wanted, path)
     if wanted in _TYPES:
         return {"type": _TYPES[wanted]}
-    return _object(tree, {}) if tree else {"x-kubernetes-preserve-unknown-fields": True}
+    if wanted in (QUANTITY, NUMBER):
+        return {"x-kubernetes-int-or-string": True}
+    if tree:
+        return _object(tree, {}, path)
+    return {"type": "object"} if wanted is dict else {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def _operation(action: str, what: Object, reference: Object) -> Object:
     out: Object = {
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": what,
-        "parameters": [{"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}} for name in _QUERY],
+        "parameters": [{"name": name, "in": "query", "description": text, "schema": {"type": "string", "uniqueItems": True}}
+                       for name, text in _QUERY.items()],
         "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": reference}}}},
     }
     if action == "patch":

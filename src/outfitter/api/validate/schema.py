@@ -72,8 +72,9 @@ INSTANCE_SPEC: Shape = {
                            "useVirtioTransitional": bool, "logSerialConsole": bool, "disableHotplug": bool, "rng": dict,
                            "tpm": dict, "watchdog": dict, "video": {"type": str}, "sound": dict, "inputs": [{
                                "name": str, "type": str, "bus": str}], "filesystems": [{"name": str}]}}}
-DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
-    "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}}}]
+DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {
+    "name": str, "resourceClaimName": str, "driver": str, "pool": str, "product": str, "attributes": {
+        "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}}}]
 FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claimName": str, "hostCells": [int],
                    "pinned": {"*": int}, "cpus": {"*": [int]}, "devices": [{"name!": str, "alias": str, "count!": int}]}
 SELECTORS = [{"cel": {"expression": str}}]
