@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
 import pytest
 
 from outfitter.api import conditions, kinds
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Invalid
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene
@@ -56,6 +60,73 @@ async def test_a_gate_is_closed_while_machines_use_it() -> None:
         await gates(scene, disabledFeatureGates=[])
         await scene.machine("green")
         await scene.running("green")
+
+
+BOTH = ["GPUsWithDRA", "HostDevicesWithDRA"]
+CLAIMS = [{"name": "network", "resourceClaimTemplateName": "one-vf"}]
+BY_CLAIM = {"networks": [{"name": "n", "resourceClaim": {"claimName": "network", "requestName": "nic"}}],
+            "domain": {"devices": {"interfaces": [{"name": "n", "sriov": {}}]}}}
+
+
+class Gated(NamedTuple):
+    off: list[str]
+    names: Sequence[str] = ()  # in the refusal; none: it is admitted
+    spec: Mapping[str, Any] = MappingProxyType({"domain": {}})
+    own: bool = False  # the claim is of the VM
+
+
+GATED = {
+    "both gates of document 000": Gated(BOTH, BOTH),
+    "the gate of document 001": Gated(["DynamicResourceAllocation"], ["DynamicResourceAllocation", *BOTH]),
+    "the third name": Gated(["DRADevices"], ["DRADevices", *BOTH]),
+    "one of two": Gated(["GPUsWithDRA"]),
+    "a network": Gated(BOTH, spec=BY_CLAIM),
+    "a network whose gate is off": Gated(["NetworkDevicesWithDRA"], ["NetworkDevicesWithDRA"], BY_CLAIM),
+    "a network, all off": Gated(["DRADevices"], ["DRADevices", "NetworkDevicesWithDRA"], BY_CLAIM),
+    "a claim of the VM": Gated(BOTH, BOTH, own=True),
+    "a claim of the VM for a network": Gated(BOTH, spec=BY_CLAIM, own=True),
+}
+
+
+@pytest.mark.parametrize("name", GATED)
+async def test_claims_need_a_gate_though_no_device_uses_them(name: str) -> None:
+    case = GATED[name]
+    async with scenes.embedded(vfs=1) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.create(kinds.KUBEVIRT, "kubevirt", {})
+        await gates(scene, disabledFeatureGates=case.off)
+        spec = dict(case.spec) if case.own else {"resourceClaims": CLAIMS, **case.spec}
+        own = {"resourceClaimTemplates": CLAIMS} if case.own else {}
+        machines: list[tuple[Kind, Object]] = [(kinds.VM, {"runStrategy": "Halted", "template": {"spec": spec}, **own})]
+        machines += [] if case.own else [(kinds.VMI, spec)]
+        for kind, manifest in machines:
+            if not case.names:
+                await scene.create(kind, "blue", manifest)
+                continue
+            with pytest.raises(Invalid) as refused:
+                await scene.create(kind, "blue", manifest)
+            [cause] = refused.value.causes
+            assert [word for word in case.names if word not in cause.message] == []
+            root = "spec" if kind == kinds.VMI else "spec.template.spec"
+            at = f"{root}.networks" if "networks" in spec else "spec.resourceClaimTemplates" if case.own else (
+                f"{root}.resourceClaims")
+            assert cause.field == at
+            assert not await scene.all(kinds.POD)
+
+
+async def test_claims_without_a_device_are_kept_when_the_gates_are_closed() -> None:
+    async with scenes.embedded(vfs=1) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.create(kinds.VMI, "blue", {"resourceClaims": CLAIMS, "domain": {}})
+        await scene.running("blue")
+        await scene.create(kinds.KUBEVIRT, "kubevirt", {})
+        await gates(scene, disabledFeatureGates=BOTH[:1])
+        await said(scene, "False")
+        await gates(scene, disabledFeatureGates=BOTH)
+        assert "are off and one is needed by claims of here/blue" in await said(scene, "True")
+        assert len(await scene.bookings()) == len(await scene.domains()) == 1
 
 
 async def test_a_machine_that_is_over_uses_nothing() -> None:

@@ -6,10 +6,12 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import GATES_IN_USE, Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import feature_gates, kubevirt_config, vm
+from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
+EITHER = " and ".join(feature_gates.OF_DOCUMENT)
 NAMED = 5  # VMIs that a condition names; the others are counted
 
 
@@ -18,7 +20,13 @@ def _over(instance: Object) -> bool:
 
 
 def _gates(instance: Object) -> list[str]:
-    return [] if _over(instance) else feature_gates.used(instance.get("spec") or {})
+    """The gates that a VMI depends on; EITHER: its claims depend on one of two."""
+    if _over(instance):
+        return []
+    spec = instance.get("spec") or {}
+    claims = [str(entry.get("name")) for entry in spec.get("resourceClaims") or ()]
+    alone = feature_gates.disallowed_claims(spec, claims, Gates(off=frozenset(feature_gates.OF_DOCUMENT)))
+    return [*feature_gates.used(spec), *([EITHER] if alone else [])]
 
 
 class KubeVirtController:
@@ -58,10 +66,12 @@ class KubeVirtController:
 
     def _in_use(self, now: kubevirt_config.KubeVirtConfig) -> Condition:
         words = []
-        for gate in now.gates.closed(feature_gates.KNOWN):
+        off = now.gates.closed(feature_gates.KNOWN)
+        for gate in [*off, *([EITHER] if set(off).issuperset(feature_gates.OF_DOCUMENT) else [])]:
             if users := sorted(key_of(instance) for instance in self._instances.by("gates", gate)):
                 more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
-                words.append(f"{gate} is off and is used by {', '.join(users[:NAMED])}{more}")
+                used = "are off and one is needed by claims of" if gate == EITHER else "is off and is used by"
+                words.append(f"{gate} {used} {', '.join(users[:NAMED])}{more}")
         if not words:
             return Condition(GATES_IN_USE, False, "NoneInUse", "every running VM would be admitted again")
         return Condition(GATES_IN_USE, True, "MachinesKeepRunning",

@@ -42,6 +42,16 @@ def claims(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
             yield from names.subdomain(entry[source], f"{here}.{source}")
 
 
+def gated_claims(spec: Mapping[str, Any], root: str, gates: Gates, own_claims: Collection[str]) -> Iterator[Cause]:
+    """Claims are part of what the gates allow, whether a device uses them or not. `own_claims`: of the VM."""
+    listed = [str(entry.get("name")) for entry in spec.get("resourceClaims") or ()]
+    for path, claims_ in ((f"{root}.resourceClaims", listed), ("spec.resourceClaimTemplates", own_claims)):
+        if refused := feature_gates.disallowed_claims(spec, claims_, gates):
+            yield Cause(path, gates.refusal_of_all(feature_gates.OF_DOCUMENT, (
+                f"contains claims ({', '.join(refused)}) but the feature gates {' and '.join(feature_gates.OF_DOCUMENT)} are "
+                "not enabled")))
+
+
 def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = ()) -> Iterator[Cause]:
     """The entries of gpus and hostDevices. `own_claims`: claims of the VM besides those in resourceClaims."""
     refs = device_refs.device_refs({"spec": spec})

@@ -98,6 +98,7 @@ def _spec(spec: Any, root: str, settings: KubeVirtConfig, own: Collection[str] =
     yield from guest.check(spec, root)
     yield from hardware.check(spec, root)
     yield from devices.claims(spec, root)
+    yield from devices.gated_claims(spec, root, settings.gates, own)
     yield from devices.devices(spec, root, settings.gates, own)
     yield from devices.displays(spec, root)
     yield from networks.check(spec, root, settings.gates, own)
