@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from outfitter.api.kinds import Object
+from outfitter.api.providers import Inventory, Provider
 from outfitter.inventory import assignable, scan, slices
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.mdev import Mdev
@@ -86,6 +87,23 @@ def test_what_is_not_known_is_not_said() -> None:
 
 def test_nothing_offered_is_no_slice() -> None:
     assert pool("a", [], 1) == []
+
+
+TOTALS = {
+    "more devices than its total": (("pci-0000-3a-3b-00-0-vf0", "pci-0000-3a-3b-00-0-vf1"), 1, {"provider-0000-3b-00-0": 1}),
+    "as many": (("pci-0000-3a-3b-00-0-vf0", "pci-0000-3a-3b-00-0-vf1"), 2, {}),
+    "one that is not published": (("pci-0000-3a-3b-00-0-vf0", "gone"), 1, {}),
+}
+
+
+@pytest.mark.parametrize(("devices", "total", "sets"), TOTALS.values(), ids=TOTALS)
+def test_a_provider_with_more_devices_than_its_total_shares_a_counter(
+    devices: tuple[str, ...], total: int, sets: dict[str, int]
+) -> None:
+    provider = Provider("a_0000:3B:00.0", "u", "a", 1, {"CUSTOM_NIC": Inventory(total)}, frozenset(), devices=devices)
+    counters = slices.counters(offered(NIC % 3), (), [provider])
+    assert counters.sets == sets
+    assert counters.takes == {name: dict.fromkeys(sets, 1) for name in devices if sets}
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (128, [128]), (129, [128, 1]), (300, [128, 128, 44])])

@@ -11,6 +11,7 @@ from typing import Literal
 
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
+from outfitter.api.providers import Provider
 from outfitter.inventory import providers, slices
 from outfitter.inventory.assignable import AssignableDevice, WithheldDevice, assignable
 from outfitter.inventory.config import HostSettings
@@ -97,12 +98,13 @@ def _names(
 
 
 def devices(
-    seen: HostDevices, published: Sequence[Object], held: Collection[str], taints: Mapping[str, Sequence[Object]], names: PciIds
+    seen: HostDevices, published: Sequence[Object], held: Collection[str], taints: Mapping[str, Sequence[Object]],
+    names: PciIds, *, tree: Sequence[Provider] = (),
 ) -> list[Object]:
-    """The devices to publish: offered ones, then kept ones, each with its taints. A held device keeps the attributes that only
-    its own driver provides (it is bound to vfio-pci now)."""
+    """The devices to publish: offered ones, then kept ones, each with its taints and counters (`tree`: the host's providers). A
+    held device keeps the attributes that only its own driver provides (it is bound to vfio-pci now)."""
     before = {device["name"]: device for device in published}
-    counters = slices.counters(seen.offered, seen.kept)
+    counters = slices.counters(seen.offered, seen.kept, tree)
     out = []
     for device in (*slices.describe(seen.offered, names), *seen.kept):
         name, old = device["name"], before.get(device["name"])

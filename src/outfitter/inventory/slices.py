@@ -2,11 +2,13 @@
 agent writes them.
 
 A PF and its VFs exclude each other. Where both are offered, each VF consumes one of a shared counter and the PF consumes all of
-it, so that every allocator, Kubernetes' included, allocates either the PF or its VFs."""
+it, so that every allocator, Kubernetes' included, allocates either the PF or its VFs. A provider that has more devices than its
+total, as some are held and no longer listed, has a counter of that total, so that claims get no more of it than aliases."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,8 @@ MAX_NAME = 253  # characters of an object's name
 MAX_TEXT = 64  # characters of an attribute's text
 MAX_PIECES = 5  # attributes for a list of traits; a device has at most 32
 STANDARD = "resource.kubernetes.io"
-COUNTER = "functions"  # counter of a PF: how many VFs of it are published
+COUNTER = "functions"  # counter of a PF: how many VFs of it are published; of a provider: its total
+PROVIDER_SET = "provider-"  # and an address: the counter set of a provider; no device has such a name
 # May be truncated; other values are published whole or not at all.
 FOR_PEOPLE = ("vendorName", "productName", "className", "mdevTypeName")
 # Known only while the host's own driver is bound; kept as published while a VM has the device.
@@ -45,9 +48,9 @@ def describe(offered: Sequence[AssignableDevice], names: PciIds = NO_PCI_IDS) ->
 
 @dataclass(frozen=True, slots=True)
 class CounterSets:
-    """Shared counters that make a PF and its VFs exclude each other."""
+    """Shared counters that make a PF and its VFs exclude each other, and limit the devices of a provider to its total."""
 
-    sets: Mapping[str, int]  # device with a PF -> how many VFs of it are published
+    sets: Mapping[str, int]  # device with a PF -> how many VFs of it are published; or set of a provider -> its total
     takes: Mapping[str, Mapping[str, int]]  # device -> counter set -> amount that it consumes
 
     def on(self, device: Object) -> Object:
@@ -59,8 +62,10 @@ class CounterSets:
         return out
 
 
-def counters(offered: Iterable[AssignableDevice], kept: Iterable[Mapping[str, object]] = ()) -> CounterSets:
-    """The counters of all published devices: offered ones, and kept ones that are still held."""
+def counters(
+    offered: Iterable[AssignableDevice], kept: Iterable[Mapping[str, object]] = (), tree: Iterable[Provider] = ()
+) -> CounterSets:
+    """The counters of all published devices: offered ones, and kept ones that are still held. `tree`: the host's providers."""
     units = [(entry.name, entry.members) for entry in offered if isinstance(entry.device, HostDevice)]
     units += [(function.name, (function,)) for function in map(published_function, kept) if function is not None]
     owners = {function.address: name for name, functions in units for function in functions if function.kind is FunctionKind.PF}
@@ -74,6 +79,15 @@ def counters(offered: Iterable[AssignableDevice], kept: Iterable[Mapping[str, ob
                 takes[name][owner] += 1
     for owner, count in sets.items():
         takes[owner][owner] = count
+    published = {name for name, _ in units}
+    for provider in tree:
+        devices = [name for name in provider.devices if name in published]
+        total = sum(inventory.total for inventory in provider.inventories.values())
+        if len(devices) > total:
+            name = PROVIDER_SET + re.sub("[^0-9a-z]", "-", provider.name.rpartition("_")[2].lower())
+            sets[name] = total
+            for device in devices:
+                takes[device][name] = 1
     return CounterSets(dict(sets), {name: dict(taken) for name, taken in takes.items()})
 
 

@@ -68,7 +68,7 @@ class HostAudit:
         self.hosts = {host.name: host for host in hosts}
         self.queue = WorkQueue(clock)
         self._logged: dict[str, set[str]] = defaultdict(set)  # host -> warnings that were logged
-        self._kept: dict[str, frozenset[str]] = {}  # host -> devices that only stay until they are free
+        self._kept: dict[str, frozenset[str]] = {}  # host -> devices that only stay until they are free, and those beside them
         pages.on_change(self._page_changed)
         if slices is not None:
             slices.on_change(self._slice_changed)
@@ -138,11 +138,12 @@ class HostAudit:
         return None if host.simulated else host.settings.audit_every.total_seconds()
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
-        """A device was reserved, quarantined or cleaned, or one that only stays until it is free was released."""
+        """A device was reserved, quarantined or cleaned, one that only stays until it is free was released, or what is used of
+        its provider changed, on which the provider's total depends."""
         name = (new or old or {})["metadata"]["name"]
         if name in self.hosts and _out_of_service(old) != _out_of_service(new):
             self.queue.add(name)
-        elif name in self.hosts and self._releases_kept(name, old, new):
+        elif name in self.hosts and self._kept_changed(name, old, new):
             self.queue.add_after(name, RELEASED_AFTER)
 
     def _slice_changed(self, old: Object | None, new: Object | None) -> None:
@@ -150,7 +151,7 @@ class HostAudit:
         if old is not None and new is None and old["spec"].get("nodeName") in self.hosts:
             self.queue.add(old["spec"]["nodeName"])
 
-    def _releases_kept(self, name: str, old: Object | None, new: Object | None) -> bool:
+    def _kept_changed(self, name: str, old: Object | None, new: Object | None) -> bool:
         kept = self._kept.get(name, frozenset())
         return bool(kept) and _booked(old) & kept != _booked(new) & kept
 
@@ -228,7 +229,8 @@ class HostAudit:
         host.single_use = devices.once
         if host.env is not None:
             host.devices = passthrough_device.of(devices)
-        self._kept[host.name] = frozenset(devices.left)
+        self._kept[host.name] = frozenset(devices.left).union(
+            *(provider.devices for provider in result.plan.providers if not devices.left.keys().isdisjoint(provider.devices)))
         node = await node_status.node(self._store, host, result.bridges, self._now())
         page = stored.page
         if result.healed.object != page.object:

@@ -106,11 +106,12 @@ class SlicePublisher:
     ) -> None:
         found = publication.devices
         held = {booking.device.device for booking in page.bookings if booking.device.driver == host.driver}
-        described = host_devices.devices(found, stored.devices, held, _taints(host, found, page), pci_ids.database())
-        devices = driver_profile.described(slices.on_providers(described, publication.providers), host.driver_profiles)
+        tree, taints = publication.providers, _taints(host, found, page)
+        described = host_devices.devices(found, stored.devices, held, taints, pci_ids.database(), tree=tree)
+        devices = driver_profile.described(slices.on_providers(described, tree), host.driver_profiles)
         generation = max((part["spec"]["pool"].get("generation", 0) for part in stored.slices), default=0)
         owners = {owner["uid"] for part in stored.slices for owner in part["metadata"].get("ownerReferences") or ()}
-        counters = slices.counters(found.offered, found.kept).sets
+        counters = slices.counters(found.offered, found.kept, tree).sets
 
         def pool(devices: Sequence[Object], generation: int) -> list[Object]:
             return slices.pool(host.name, host.driver, devices, counters, generation=generation, node_uid=node_uid)
