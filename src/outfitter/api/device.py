@@ -11,7 +11,7 @@ DRIVER = "pci.outfitter.dev"  # our DRA driver
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
 # Attribute names under which drivers publish a PCI address, preferred first. A PCIe root is not an address.
-ADDRESS_NAMES = (PCI_BUS_ID, "pciBusID", "pciAddress")
+ADDRESS_NAMES = (PCI_BUS_ID, "pciBusID", "pciAddress", "pcieAddress")
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 MDEV_NAMES = ("resource.kubernetes.io/mdevUUID", "mdevUUID", "resource.kubernetes.io/mDevUUID", "mDevUUID")
 # Attribute names for people: the type of a mediated device comes first, as its product is that of its parent.

@@ -272,7 +272,7 @@ FIELDS: Mapping[str, str] = {
     "deviceResourceClaimStatus.resourceClaimName": "The ResourceClaim.",
     "deviceResourceClaimStatus.driver": "The DRA driver that publishes the device.",
     "deviceResourceClaimStatus.pool": "The pool of the ResourceSlice that has the device; outfitter names it after the host.",
-    "deviceResourceClaimStatus.product": "The product, as the driver publishes it in productName, product or model.",
+    "deviceResourceClaimStatus.product": "The product, as the driver publishes it; of a mediated device its type.",
     "deviceResourceClaimStatus.attributes": "Where the device is; the domain is built from it.",
     "attributes.pciAddress": "Its PCI address on the host.",
     "attributes.mdevUUID": "The UUID of a mediated device; it counts before pciAddress.",
