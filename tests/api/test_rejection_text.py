@@ -51,6 +51,8 @@ EXAMPLES: dict[str, Rejection] = {
     "a claim that cannot be understood": of(Code.CLAIM_INVALID, where="claim lab/c, request gpu", message="unsupported"),
     "a pod group that is incomplete": of(Code.POD_GROUP_INCOMPLETE, group="training", members=2, wanted=4),
     "a pod group that does not fit": of(Code.POD_GROUP_TOO_FEW_HOSTS, group="training", placed=3, wanted=4),
+    "no such request": of(Code.REQUEST_MISSING, claim="c", entry="gpu", request="gpus", requests=("gpu", "nic")),
+    "no request at all": of(Code.REQUEST_MISSING, claim="c", entry="gpu", request="gpus", requests=()),
     "no class": of(Code.CLASS_MISSING, **{"where": "claim lab/c, request gpu", "class": "gpus"}),
     "a feature that a claim needs": of(
         Code.FEATURE_DISABLED, where="claim lab/c", what="has subrequests", feature="DRAPrioritizedList"

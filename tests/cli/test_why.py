@@ -477,9 +477,10 @@ def test_who_uses_a_claim_and_which_request_it_has_are_told_with_what_helps(tmp_
             "  -> it can start once vmi/v1 ends; or give it a claim of its own (resourceClaimTemplateName)"]
         for about, helps in (("vmi/odd", "outfit delete vmi odd, and apply it again with a requestName that there is"),
                              ("vm/behind", "correct requestName in the template of vm/behind, then: outfit vm restart behind")):
-            until(lambda about=about: 'has no request "that"; it has it' in up.ok("why", about), "it says which there is")  # type: ignore[misc]
-            assert up.ok("why", about).splitlines()[-1] == f"  -> {helps}"
-        [_, row] = up.ok("vm", "devices", "odd").splitlines()
-        assert row.split()[0] == "d0"
-        assert "not known yet" in row
-        assert row.split()[-1] == "node-0", "where it waits"
+            until(lambda about=about: "RequestMissing" in up.ok("why", about, "-o", "json"), "it is rejected")  # type: ignore[misc]
+            told = json.loads(up.ok("why", about, "-o", "json"))
+            [found] = told["rejections"]
+            assert (told["state"], told["codes"], told["todo"]) == ("Waiting", [Code.REQUEST_MISSING], [helps])
+            assert (found["detail"]["request"], found["detail"]["requests"]) == ("that", ["it"])
+        assert [booking["holder"]["purpose"] for booking in json.loads(up.ok("get", "page", "node-0", "-o", "json"))["spec"][
+            "bookings"]] == ["vmi/v1"], "they hold nothing"

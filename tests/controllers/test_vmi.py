@@ -509,6 +509,23 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
+@story("a machine that names a request which its claim lacks does not keep the only device")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await scene.machine("odd", device(request="that"))
+
+    async def rejected() -> bool:
+        return Code.REQUEST_MISSING in rejection_conditions.of(await scene.find(kinds.VMI, "odd") or {})
+
+    await scene.reach(rejected, "odd carries the reason")
+    await scene.machine("blue")
+    await scene.running("blue")
+    assert Code.REQUEST_MISSING in rejection_conditions.of(await scene.find(kinds.VMI, "odd") or {})
+    for name in ("odd", "blue"):
+        await scene.delete(kinds.VMI, name)
+    await scene.empty()
+
+
 @story("a spec is never rewritten", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template()

@@ -24,7 +24,7 @@ from outfitter.node.agent_host import AgentHost
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers import scenario as scenes
-from tests.controllers.scenario import Scene, hosts_of
+from tests.controllers.scenario import Scene, device, hosts_of
 from tests.rejected import Code
 
 
@@ -429,6 +429,31 @@ async def test_a_claim_that_two_vmis_name_serves_the_first_alone() -> None:
         await scene.delete(kinds.VMI, "blue")
         await scene.running("green")
         assert [domain.name for domain in await scene.domains()] == ["here_green"]
+
+
+async def test_a_vmi_that_names_a_request_its_claim_does_not_have_fails_and_releases_the_devices() -> None:
+    """As where kube-scheduler, which does not know VMIs, has allocated the claim and bound the pod."""
+    async with running(hosts_of("node", 1)) as scene:
+        claim = await scene.claim("mine")
+        await scene.machine("blue", device(request="that"), claim="mine")
+        await scene.rejected("blue", Code.REQUEST_MISSING, claim="mine", request="that", requests=("nic",))
+        name, pod = DeviceId(scene.driver, "node-0", "pci-0000-3b-00-0-vf0"), await scene.pod("blue")
+        holder = Holder("ResourceClaim", "here", "mine", claim["metadata"]["uid"], "vmi/blue")
+        await book.book(scene.store, "node-0", [Booking(name, holder, "nic", "booked", "2026-01-01T00:00:00Z")])
+        await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {
+            "allocation": {"devices": {"results": [{"request": "nic", "driver": name.driver, "pool": "node-0",
+                                                    "device": name.device}]}},
+            "reservedFor": [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}]}}, "here",
+            subresource="status")
+        await scene.store.patch(kinds.POD, pod["metadata"]["name"], {"spec": {"nodeName": "node-0"}}, "here")
+        found = await scene.phase("blue", "Failed")
+        assert rejection_conditions.of(found) == [Code.REQUEST_MISSING]
+        assert (conditions.find(found, "Ready") or {})["reason"] == "SyncFailed"
+
+        async def free() -> bool:
+            return not await scene.bookings()
+
+        await scene.reach(free, "its device is free again")
 
 
 async def test_a_claim_that_lost_its_status_gets_it_again_from_the_page() -> None:

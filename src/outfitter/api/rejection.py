@@ -36,6 +36,7 @@ class RejectionCode(enum.StrEnum):
     CLAIM_IN_USE = "ClaimInUse"
     CLAIM_DEVICE_TAINTED = "ClaimDeviceTainted"
     CLAIM_INVALID = "ClaimInvalid"
+    REQUEST_MISSING = "RequestMissing"
     CLASS_MISSING = "ClassMissing"
     FEATURE_DISABLED = "FeatureDisabled"
     ASSIGNED_DEVICE_MISSING = "AssignedDeviceMissing"

@@ -128,6 +128,11 @@ def _claim_device_tainted(rejection: Rejection, wording: Wording) -> str:
     return f"{f'claim {claim} keeps ' if claim else ''}{device}, which has the taint {rejection['taint']}"
 
 
+def _request_missing(rejection: Rejection, wording: Wording) -> str:
+    return (f'claim {rejection["claim"]} has no request "{rejection["request"]}"; it has '
+            f"{', '.join(rejection['requests']) or 'none'}")
+
+
 def _class_missing(rejection: Rejection, wording: Wording) -> str:
     return f"{rejection['where']}: there is no DeviceClass {rejection['class']}"
 
@@ -454,6 +459,7 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.CLAIM_IN_USE: _claim_in_use,
     _Code.CLAIM_DEVICE_TAINTED: _claim_device_tainted,
     _Code.CLAIM_INVALID: _message,
+    _Code.REQUEST_MISSING: _request_missing,
     _Code.CLASS_MISSING: _class_missing,
     _Code.FEATURE_DISABLED: _feature_disabled,
     _Code.POD_GROUP_INCOMPLETE: lambda rejection, wording: (

@@ -41,6 +41,7 @@ class Unprepared:
 
     rejection: Rejection
     host_failed: bool = False  # the host could not do it; else something is still to be written for the pod
+    final: bool = False  # no host could
 
 
 class Agent:
@@ -189,6 +190,9 @@ class Agent:
         if instance is not None and pod["status"].get("phase") == "Running" and _runs(instance):
             return await self._sync_running(host, pod, instance)
         if missing := await self._missing_devices(host, pod):
+            if missing.final:
+                await self._report.pod_rejected(pod, missing.rejection, status_reporter.SYNC_FAILED)
+                return None  # its end releases the devices
             if instance is not None and self._gives_up(pod, missing):
                 await self._report.pod_rejected(pod, missing.rejection, failed_launches.PREPARE_FAILED)
                 return None  # its end releases what was prepared, and the VMI is launched elsewhere
@@ -265,6 +269,8 @@ class Agent:
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
             if users and users[0]["uid"] != pod["metadata"]["uid"] and vm.launches(pod):
                 return Unprepared(Rejection.of(RejectionCode.CLAIM_IN_USE, claim=claim_name, pods=(users[0]["name"],)))
+            if (unnamed := pod_claims.missing_request(pod, name, claim)) is not None:
+                return Unprepared(unnamed, final=True)
             results = (allocation.get("devices") or {}).get("results") or ()
             try:
                 if unbooked := await self._bookings.prepare(host, claim, results):

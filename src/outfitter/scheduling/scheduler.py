@@ -127,6 +127,8 @@ def place(
             return Waiting((Rejection.of(RejectionCode.CLAIM_DELETING, claim=claim_name),))
         if _by_template(pod, name) and (whose := of_another(claim, pod)):
             return Waiting((whose,))
+        if unnamed := pod_claims.missing_request(pod, name, claim):
+            return Waiting((unnamed,))  # before anything is booked that the VM could never start with
         if any(claim is earlier for earlier in wanted):
             continue  # two entries of the pod name the same claim
         given = (claim.get("status") or {}).get("allocation")

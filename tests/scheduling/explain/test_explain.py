@@ -105,6 +105,21 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting node",
         (),
     ),
+    "a machine that named a request which its claim does not have": (
+        vm.instance(
+            facts(),
+            instance(
+                phase="Failed",
+                conditions=[
+                    {"type": "Ready", "status": "False", "reason": "SyncFailed", "message": 'claim c has no request "nik"'},
+                    {"type": "rejected.outfitter.dev/RequestMissing", "status": "True", "reason": "RequestMissing"},
+                ],
+            )
+            | {"spec": MISSPELT},
+        ),
+        "Failed",
+        (),
+    ),
     "a machine whose devices are not known on its host": (
         vm.instance(
             facts(
@@ -114,9 +129,8 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
             ),
             instance(
                 phase="Scheduled",
-                conditions=[{"type": "DevicesReady", "status": "False", "message": "nic0: claim c has no request nik"}],
-            )
-            | {"spec": MISSPELT},
+                conditions=[{"type": "DevicesReady", "status": "False", "message": "nic0: a0 is not published by pci.test"}],
+            ),
         ),
         "Waiting deviceStatus",
         (),

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt.device_refs import CELLS_KIND, EXTENDED, DeviceRef
+from outfitter.api.kubevirt import vm
+from outfitter.api.kubevirt.device_refs import CELLS_KIND, EXTENDED, DeviceRef, request_names
+from outfitter.api.rejection import Rejection, RejectionCode
 
 
 def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
@@ -48,6 +50,21 @@ def results_for(claim: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, A
     """The allocation results of a device reference."""
     all_results = results(claim, ref.request)
     return all_results if ref.number is None else all_results[ref.number:ref.number + 1]
+
+
+def missing_request(pod: Mapping[str, Any], entry: str, claim: Mapping[str, Any]) -> Rejection | None:
+    """A request that a launcher pod names of its claim and that the claim does not have: its VM can never start with this
+    claim. None: the claim has them all."""
+    if not vm.launches(pod):
+        return None
+    names = request_names(claim.get("spec") or {})
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        for wanted in (container.get("resources") or {}).get("claims") or ():
+            request = wanted.get("request")
+            if wanted.get("name") == entry and request and request not in names and not results(claim, request):
+                return Rejection.of(RejectionCode.REQUEST_MISSING, claim=claim["metadata"]["name"], entry=entry,
+                                    request=request, requests=tuple(names))
+    return None
 
 
 def cells_of(claim: Mapping[str, Any]) -> Object:

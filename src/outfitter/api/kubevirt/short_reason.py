@@ -24,6 +24,7 @@ CODES: Mapping[Code, str] = {
     Code.CLAIM_IN_USE: "another pod uses its claim",
     Code.CLAIM_DEVICE_TAINTED: "a device of its claim is tainted",
     Code.CLAIM_INVALID: "a claim is not valid",
+    Code.REQUEST_MISSING: "its claim lacks a request",
     Code.CLASS_MISSING: "a DeviceClass does not exist",
     Code.FEATURE_DISABLED: "a feature gate is off",
     Code.ASSIGNED_DEVICE_MISSING: "a pre-assigned device is missing",

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import DeviceId
-from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, pod_claims, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.rejection import RejectionCode
 from outfitter.inventory import cpulist
 from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.explain.cluster_objects import Facts
@@ -66,6 +67,9 @@ def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
 def instance(facts: Facts, obj: Mapping[str, Any], *, goes: str = GOES) -> Explanation:
     """A VMI, with the hosts on which its launch failed. `goes`: what it does while it is being deleted."""
     answer, failed = _instance(facts, obj, goes=goes), failed_launches.of(obj)
+    codes = (*answer.codes, *rejection_conditions.of(obj))
+    if answer.state in ("Waiting", "Failed") and RejectionCode.REQUEST_MISSING in codes:
+        answer = replace(answer, todo=(*answer.todo, *_rename(obj)))
     return replace(answer, lines=(*answer.lines, *map(str, failed))) if failed else answer
 
 
@@ -94,7 +98,7 @@ def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation
         why = condition_suffix(obj, "DevicesReady")
         if answer.state == "Running" and why:  # the pod has all that it needs, the machine has not
             return replace(answer, about=f"vmi/{meta['name']}", state="Waiting", waits_for="deviceStatus",
-                           sentence=f"waits on {newest['spec']['nodeName']}{why}", todo=_rename(facts, obj, newest))
+                           sentence=f"waits on {newest['spec']['nodeName']}{why}")
         missing = f"devices not known yet{why or ': ' + ', '.join(lacking)}"
         answer = replace(answer, state="Waiting", waits_for=answer.waits_for or "deviceStatus", lines=(*answer.lines, missing))
     if answer.state == "Waiting" and not newest["spec"].get("nodeName"):  # its pod is only where it waits
@@ -102,23 +106,12 @@ def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation
     return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")
 
 
-def _rename(facts: Facts, obj: Mapping[str, Any], pod: Mapping[str, Any]) -> tuple[str, ...]:
+def _rename(obj: Mapping[str, Any]) -> tuple[str, ...]:
     """What helps a VM that names a request which its claim does not have."""
-    if not any(_names_no_request(facts, ref, pod) for ref in device_refs.device_refs(obj)):
-        return ()
     vm, name = vm_api.owner(obj, kinds.VM.kind), obj["metadata"]["name"]
     if vm is None:
         return (f"outfit delete vmi {name}, and apply it again with a requestName that there is",)
     return (f"correct requestName in the template of vm/{vm['name']}, then: outfit vm restart {vm['name']}",)
-
-
-def _names_no_request(facts: Facts, ref: device_refs.DeviceRef, pod: Mapping[str, Any]) -> bool:
-    name = dict(pod_claims.claim_names(pod)).get(ref.claim) if ref.claim and ref.request else None
-    claim = facts.claim(pod["metadata"]["namespace"], name) if name else None
-    if claim is None:
-        return False
-    requests = ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ()
-    return ref.request not in [each.get("name") for each in requests] and not pod_claims.results_for(claim, ref)
 
 
 def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
@@ -171,9 +164,3 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
 def _wires(facts: Facts, obj: Mapping[str, Any]) -> list[network_info.Wire]:
     """What its network cards are plugged into, as its pod says."""
     return [wire for pod in pods_of(facts, obj) for wire in network_info.wires_of_pod(pod).values()]
-
-
-# -- a pod
-
-
-# -- a claim
