@@ -210,7 +210,7 @@ REASONS = {  # of a machine that is wrong in all these ways: the field, and Kube
 }
 
 
-async def test_what_is_wrong_is_told_in_kubernetes_words(store: Memory) -> None:
+async def test_mistakes_have_kubernetes_messages(store: Memory) -> None:
     by_claim: dict[str, Any] = {"name": "a", "resourceClaim": {"claimName": "lost", "requestName": "r"}}
     host = {"claimName": "acc", "requestName": "r"}
     wrong = vmi(
@@ -321,7 +321,7 @@ async def test_status_has_a_shape_too(store: Memory) -> None:
         "status.reservedFor[0].uid"]
 
 
-async def test_a_machine_has_a_phase_that_there_is(store: Memory) -> None:
+async def test_vmi_phase_is_a_known_one(store: Memory) -> None:
     await store.create(kinds.VMI, vmi())
     with pytest.raises(Invalid) as caught:
         await store.patch(kinds.VMI, "x", {"status": {"phase": "Bogus"}}, "here", subresource="status")

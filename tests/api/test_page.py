@@ -68,7 +68,7 @@ def test_a_booking_survives_writing_and_reading() -> None:
     assert "prepared" not in booking(ONE, "a").to_object()
 
 
-def test_a_mark_survives_writing_and_reading() -> None:
+def test_out_of_service_record_survives_writing_and_reading() -> None:
     read = page(reserved=[mark(ONE)], quarantined=[mark(TWO, "hot")], unclean=[mark(ONE, origin="placement")])
     assert (read.reserved, read.quarantined, read.unclean) == (
         (mark(ONE),), (mark(TWO, "hot"),), (mark(ONE, origin="placement"),))
@@ -226,7 +226,7 @@ REFUSED: dict[str, tuple[Sequence[Booking], Sequence[Booking], type[OutfitterErr
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_says_why(name: str) -> None:
+def test_conflicting_booking_has_a_reason(name: str) -> None:
     have, wanted, error, words = REFUSED[name]
     with pytest.raises(error) as caught:
         page(*have).holding(wanted, LIMITS)
@@ -263,7 +263,7 @@ OUT: dict[OutOfServiceState, str] = {
 
 
 @pytest.mark.parametrize("which", OUT_OF_SERVICE_STATES)
-def test_a_marked_device_goes_to_nobody_new(which: OutOfServiceState) -> None:
+def test_device_out_of_service_gets_no_new_holder(which: OutOfServiceState) -> None:
     read = page(booking(ONE, "a"), **{which: [mark(ONE)]})
     for wanted in (booking(ONE, "b"), share(ONE, "b")):
         with pytest.raises(OutOfService) as caught:
@@ -287,7 +287,7 @@ def test_a_page_takes_only_so_many() -> None:
     assert len(str(read.object)) < 1_000_000
 
 
-def test_a_consumer_has_exactly_what_it_says() -> None:
+def test_consumer_has_exactly_its_allocations() -> None:
     read = page(share(ONE, "a", "x", memory="6Gi"), share(ONE, "a", "y", memory="1Gi"), booking(TWO, "b"), reserved=[mark(ONE)])
     read = Page(read.with_state("uid-a", "prepared", NOW))
     new = Page(read.only("uid-a", [share(ONE, "a", "x", memory="8Gi")], LIMITS))
@@ -313,7 +313,7 @@ def test_what_was_found_is_turned_into_what_is_booked() -> None:
         page(found).holding([booking(ONE, "b")])
 
 
-def test_marks_are_one_for_each_device() -> None:
+def test_one_record_per_device_and_state() -> None:
     read = page(reserved=[mark(ONE)])
     assert read.with_records("reserved", [mark(ONE)]) is read.object
     assert Page(read.with_records("reserved", [replace(mark(ONE, "other", "root"), since=NOW)])).reserved == (
@@ -346,7 +346,7 @@ SOME_BOOKING = some.builds(lambda device, name, amount: booking(device, name, **
 @given(some.lists(some.lists(SOME_BOOKING, min_size=1, max_size=3), max_size=8),
        some.lists(some.tuples(some.sampled_from(OUT_OF_SERVICE_STATES), some.sampled_from(DEVICES)), max_size=2),
        some.integers(0, 8))
-def test_whatever_is_asked_in_whatever_order_nothing_is_held_beyond_what_was_published(
+def test_no_sequence_of_bookings_exceeds_what_is_published(
     asked: list[list[Booking]], marks: list[tuple[OutOfServiceState, DeviceId]], when: int
 ) -> None:
     read = page()
@@ -387,11 +387,11 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("words", HOLDERS)
-def test_a_holder_as_people_read_it(words: str) -> None:
+def test_holder_as_text(words: str) -> None:
     assert str(HOLDERS[words]) == words
 
 
-def test_devices_in_words() -> None:
+def test_devices_as_text() -> None:
     assert (str(ONE), ONE.short) == ("pci.example.com/node-a/vf0", "node-a/vf0")
 
 
@@ -408,7 +408,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_an_address_in_the_words_of_drivers(name: str) -> None:
+def test_address_attributes_of_drivers(name: str) -> None:
     attributes, wanted = ATTRIBUTES[name]
     names = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddress")
     assert text_attribute({"attributes": attributes}, "pci.example.com", names) == wanted
@@ -430,7 +430,7 @@ def test_only_the_newest_complete_pools_count() -> None:
     ({"whole": True, "counters": {"other": {"f": "1"}}}, {"whole": True}, True),
     ({"whole": True}, {"whole": True}, True),
 ], ids=["a part, and the card that no longer says so", "of another card", "nothing in common"])
-def test_a_card_and_a_part_of_it_exclude_each_other_even_when_one_does_not_say_so(
+def test_pf_and_vf_exclude_each_other_even_without_the_parent_attribute(
     first: dict[str, Any], second: dict[str, Any], together: bool
 ) -> None:
     part = Booking(DeviceId("d", "n", "pf-vf0"), Holder("ResourceClaim", "h", "a", "uid-a"), "r", "booked", "t", first)

@@ -280,7 +280,7 @@ FILES = st.dictionaries(st.sampled_from(["a", "b", "c"]), NO_NULLS, max_size=3)
 
 
 @given(FILES, FILES, FILES)
-def test_the_difference_brings_about_what_the_file_says(last: Object, new: Object, live: Object) -> None:
+def test_patch_from_the_difference_yields_the_file(last: Object, new: Object, live: Object) -> None:
     after = patches.merge(live, patches.difference(last, new, live))
     assert patches.difference({}, new, after) == {}
     for key in last:

@@ -49,7 +49,7 @@ async def test_aggregated_discovery(client: Client, version: str) -> None:
     assert seen == {(kind.group, each, kind.plural) for kind in kinds.ALL for each in kind.versions}
 
 
-async def test_openapi_tells_clients_that_fields_are_checked_here(client: Client) -> None:
+async def test_openapi_announces_field_validation(client: Client) -> None:
     index = (await client.get("/openapi/v3")).json["paths"]
     assert "apis/resource.k8s.io/v1beta1" in index
     for entry in index.values():

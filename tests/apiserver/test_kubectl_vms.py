@@ -64,7 +64,7 @@ def kubectl(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield Kubectl(FOUND[request.param], server)
 
 
-def test_what_a_person_sees(kubectl: Kubectl) -> None:
+def test_kubectl_output(kubectl: Kubectl) -> None:
     seen = kubectl("apply", "-f", "-", stdin=BAD, fails=True)
     for words in ('The VirtualMachine "blue" is invalid', "* spec.template.spec.resourceClaims[0]: must specify one of",
                   "* spec.template.spec.domain.devices.gpus[0].requestName: requestName is required",

@@ -173,7 +173,7 @@ class Broken(OpenRules):
         raise ZeroDivisionError("secret thing")
 
 
-async def test_what_nobody_foresaw_is_logged_under_an_id_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_error_is_logged_with_an_id_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     client = Client(App(Memory(rules=Broken()), tokens={"admin": User("admin", (MASTERS,))}))
     with caplog.at_level(logging.ERROR):
         reply = await client.post(CONFIG_MAPS, config_map("a"))

@@ -120,7 +120,7 @@ async def test_a_server_without_metrics_has_no_such_page(client: Client) -> None
     assert (await client.get(METRICS)).status == 404
 
 
-async def test_the_numbers_follow_the_life_of_a_machine() -> None:
+async def test_metrics_follow_the_vmi_lifecycle() -> None:
     async with embedded(2) as scene:
         await scene.classes()
         await scene.template()

@@ -291,7 +291,7 @@ async def test_both_servers_show_objects_entering_and_leaving_a_selection(both: 
     assert seen[0] == seen[1]
 
 
-async def test_both_servers_mark_the_end_of_the_first_objects(both: tuple[Asked, Asked]) -> None:
+async def test_both_servers_send_the_initial_events_bookmark(both: tuple[Asked, Asked]) -> None:
     seen = []
     for asked in both:
         await asked.ask(MAKE)

@@ -52,7 +52,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
     await store.close()
 
 
-async def test_a_token_opens_the_door(live: Live) -> None:
+async def test_token_authenticates(live: Live) -> None:
     async with live.session() as session:
         async with session.post(CONFIG_MAPS, json=config_map("a"), headers=HEADERS) as reply:
             assert reply.status == 201
@@ -63,14 +63,14 @@ async def test_a_token_opens_the_door(live: Live) -> None:
             assert reply.status == 200
 
 
-async def test_a_certificate_opens_the_door(live: Live) -> None:
+async def test_client_certificate_authenticates(live: Live) -> None:
     async with live.session(client_of(live.ca, "root", MASTERS)) as session, session.get(CONFIG_MAPS) as reply:
         assert reply.status == 200
     async with live.session(client_of(live.ca, "carol", "people")) as session, session.get(CONFIG_MAPS) as reply:
         assert 'User "carol" cannot list' in (await reply.json())["message"]
 
 
-async def test_a_certificate_of_somebody_else_does_not(live: Live, tmp_path: Path) -> None:
+async def test_certificate_of_another_ca_is_rejected(live: Live, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger, _ = certify(tmp_path / "other")
     async with live.session(client_of(stranger, "root", MASTERS)) as session:
@@ -129,7 +129,7 @@ async def test_a_port_in_use_is_refused_with_a_reason(live: Live) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", ""])
-def test_only_this_machine_is_served(host: str) -> None:
+def test_only_loopback_is_served(host: str) -> None:
     with pytest.raises(StartupRefused, match="loopback"):
         Server(App(Memory()), host=host, certfile="x", keyfile="x", ca="x")
 
@@ -149,7 +149,7 @@ async def test_signals_stay_with_the_caller(tmp_path: Path) -> None:
     await server.stop()
 
 
-async def test_a_client_that_knows_http2_is_told_to_speak_http1(live: Live) -> None:
+async def test_http2_client_is_negotiated_to_http1(live: Live) -> None:
     context = tls(live.ca, live.folder)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2", "http/1.1"])

@@ -99,7 +99,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS.values(), ids=REFUSALS.keys())
-async def test_refusals_have_kubernetes_code_reason_and_a_clear_word(client: Client, store: Memory, case: Refusal) -> None:
+async def test_rejections_have_kubernetes_code_reason_and_a_message(client: Client, store: Memory, case: Refusal) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     await client.post(INSTANCES, instance("vm"))
     before = store.revision
@@ -130,7 +130,7 @@ class NoSuchNamespace(OpenRules):
         raise NotFound('namespaces "default" not found')
 
 
-async def test_details_follow_the_message_when_it_speaks_of_another_object() -> None:
+async def test_details_name_the_object_of_the_message() -> None:
     client = Client(App(Memory(rules=NoSuchNamespace())), extensions={PEER: {"subject": (
         (("organizationName", "system:masters"),), (("commonName", "admin"),))}}, token="")
     reply = await client.post(CONFIG_MAPS, config_map("a"))
@@ -139,7 +139,7 @@ async def test_details_follow_the_message_when_it_speaks_of_another_object() -> 
 
 # -- who
 
-async def test_people_without_a_name_are_sent_away_and_others_need_a_right(client: Client, store: Memory) -> None:
+async def test_anonymous_users_are_unauthorized_and_others_need_a_right(client: Client, store: Memory) -> None:
     app = client.app
     nobody = await Client(app, token="").get(CONFIG_MAPS)
     assert (nobody.status, nobody.json["reason"]) == (401, "Unauthorized")

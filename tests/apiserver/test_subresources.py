@@ -116,7 +116,7 @@ async def test_actions(client: Client, store: Memory, name: str) -> None:
             assert each["uid"] == (await store.get(kinds.VMI, "blue", "default"))["metadata"]["uid"]
 
 
-async def test_one_wish_at_a_time(client: Client, store: Memory) -> None:
+async def test_one_action_request_at_a_time(client: Client, store: Memory) -> None:
     await machine(store, {"runStrategy": "Manual"}, None)
     assert (await client.put(f"{PLACE}/start", {"dryRun": ["All"]})).status == 202
     assert (await client.put(f"{PLACE}/start", None)).status == 202, "the first was a dry run"
@@ -145,7 +145,7 @@ async def test_one_that_stops_is_started_again_by_outfit_alone(client: Client, s
     assert (await client.put(f"{PLACE}/start", {"outfit": True})).status == 409, "it will start, and once is enough"
 
 
-async def test_one_that_has_ended_and_still_goes_is_started_by_anybody(client: Client, store: Memory) -> None:
+async def test_terminated_vmi_that_is_being_deleted_can_be_started(client: Client, store: Memory) -> None:
     await machine(store, {"runStrategy": "Manual"}, "Running")
     assert (await client.put(f"{PLACE}/stop", {})).status == 202
     await store.patch(kinds.VMI, "blue", {"status": {"phase": "Succeeded"}}, "default", subresource="status")
@@ -153,7 +153,7 @@ async def test_one_that_has_ended_and_still_goes_is_started_by_anybody(client: C
     assert (await client.put(f"{PLACE}/start", {})).status == 409
 
 
-async def test_a_start_to_come_is_taken_back_by_outfit_alone(client: Client, store: Memory) -> None:
+async def test_pending_start_is_cancelled_by_outfit_only(client: Client, store: Memory) -> None:
     await machine(store, {"runStrategy": "Manual"}, None)
     assert (await client.put(f"{PLACE}/start", {})).status == 202
     assert (await client.put(f"{PLACE}/stop", {})).status == 409
@@ -170,7 +170,7 @@ async def test_a_stop_takes_the_place_of_what_was_to_come(client: Client, store:
     assert [each["action"] for each in now["status"]["stateChangeRequests"]] == ["Stop"]
 
 
-async def test_an_instance_of_somebody_else_is_not_the_machines(client: Client, store: Memory) -> None:
+async def test_vmi_of_another_owner_is_not_the_vms(client: Client, store: Memory) -> None:
     meta = {"name": "blue", "namespace": "default"}
     await store.create(kinds.VMI, {"metadata": meta, "spec": {"domain": {}}})
     await store.patch(kinds.VMI, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
@@ -279,7 +279,7 @@ UNSERVED = {
 
 
 @pytest.mark.parametrize("path", UNSERVED)
-async def test_what_is_not_served_says_why(client: Client, path: str) -> None:
+async def test_unserved_subresource_has_a_reason(client: Client, path: str) -> None:
     for call in (client.put(f"/apis/subresources.kubevirt.io/v1/namespaces/default/{path}", {}),
                  client.get(f"/apis/subresources.kubevirt.io/v1/namespaces/default/{path}")):
         answer = await call
@@ -295,7 +295,7 @@ OF_KUBECTL = {
 
 
 @pytest.mark.parametrize("path", OF_KUBECTL)
-async def test_what_kubectl_asks_for_in_vain_says_why(client: Client, path: str) -> None:
+async def test_unsupported_kubectl_request_has_a_reason(client: Client, path: str) -> None:
     answer = await client.get(path)
     assert (answer.status, answer.json["reason"]) == (404, "NotFound")
     assert answer.json["message"].startswith(OF_KUBECTL[path])

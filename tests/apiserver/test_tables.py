@@ -24,7 +24,7 @@ AGES = {
 
 
 @pytest.mark.parametrize(("seconds", "text"), AGES.items())
-def test_ages_are_said_as_kubectl_says_them(seconds: int, text: str) -> None:
+def test_ages_are_formatted_as_in_kubectl(seconds: int, text: str) -> None:
     assert tables.duration(seconds) == text
 
 

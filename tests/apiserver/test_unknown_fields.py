@@ -67,7 +67,7 @@ BODY = b'{"metadata":{"name":"b","foo":1},"x":1,"data":{"a":"1","a":"2"}}'
 FOUND = ['unknown field "metadata.foo"', 'unknown field "x"', 'duplicate field "data.a"']
 
 
-async def test_strict_refuses_in_kubernetes_words(client: Client) -> None:
+async def test_strict_rejects_with_kubernetes_message(client: Client) -> None:
     reply = await client.post(CONFIG_MAPS, BODY, fieldValidation="Strict")
     assert (reply.status, reply.json["reason"]) == (400, "BadRequest")
     assert reply.json["message"] == (
@@ -111,7 +111,7 @@ async def test_a_patch_is_checked_for_what_it_adds(client: Client) -> None:
     assert put.json["message"].endswith('strict decoding error: unknown field "newer"')
 
 
-async def test_a_typo_in_a_machine_is_named(client: Client) -> None:
+async def test_typo_in_a_vmi_is_named(client: Client) -> None:
     """It would run without its device, and nobody would know why."""
     odd = {**instance("vm"), "spec": {"domain": {"devices": {"hostDevice": [{"name": "h"}]}}}}
     reply = await client.post(INSTANCES, odd, fieldValidation="Strict")
@@ -119,7 +119,7 @@ async def test_a_typo_in_a_machine_is_named(client: Client) -> None:
     assert (await client.post(INSTANCES, odd)).status == 201
 
 
-async def test_a_typo_in_where_a_machine_may_run_is_named(client: Client) -> None:
+async def test_typo_in_node_placement_is_named(client: Client) -> None:
     """It would run anywhere."""
     terms: Any = {"nodeSelectorTerms": [{"matchExpression": []}]}
     spec = {"domain": {}, "nodeSelector": {"any": "name"}, "tolerations": [{"keys": "a"}], "affinity": {"nodeAffinity": {

@@ -46,7 +46,7 @@ async def test_an_object_can_be_made_read_changed_and_deleted(client: Client) ->
     assert (await client.get(f"{CONFIG_MAPS}/a")).status == 404
 
 
-async def test_the_home_on_disk_serves_what_it_kept(tmp_path: Path) -> None:
+async def test_sqlite_backend_serves_stored_objects(tmp_path: Path) -> None:
     for life in range(2):
         store = SQLite(tmp_path, kinds.ALL)
         client = Client(App(store, tokens={"admin": User("admin", (MASTERS,))}))
@@ -148,7 +148,7 @@ async def test_finalize_replaces_a_namespaces_finalizers_and_nothing_else(client
     assert (await client.get(f"{spaces}/x/status")).json["metadata"]["name"] == "x"
 
 
-async def test_an_object_with_a_finalizer_lingers_until_it_is_let_go(client: Client) -> None:
+async def test_object_with_a_finalizer_stays_until_it_is_removed(client: Client) -> None:
     await client.post(CONFIG_MAPS, config_map("a", finalizers=["x.io/y"]))
     reply = await client.delete(A)
     assert (reply.status, reply.json["kind"]) == (200, "ConfigMap")
@@ -169,7 +169,7 @@ PROPAGATION: dict[str, tuple[Any, dict[str, str], list[str]]] = {
 
 
 @pytest.mark.parametrize(("body", "query", "finalizers"), PROPAGATION.values(), ids=PROPAGATION.keys())
-async def test_propagation_is_handed_on(client: Client, body: Any, query: dict[str, str], finalizers: list[str]) -> None:
+async def test_propagation_policy_is_passed_on(client: Client, body: Any, query: dict[str, str], finalizers: list[str]) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     assert (await client.delete(A, body, **query)).json["metadata"]["finalizers"] == finalizers
 

@@ -61,7 +61,7 @@ def test_odd_shapes_pass_unharmed(odd: Any) -> None:
         assert versions.to_stored(kind, version, there) == obj
 
 
-def test_a_field_said_twice_stays_twice() -> None:
+def test_duplicate_field_is_kept() -> None:
     twice = {"spec": claims({"name": "a", "deviceClassName": "x", "count": 1, "exactly": {"deviceClassName": "y"}})}
     stored = versions.to_stored(kinds.RESOURCE_CLAIM, "v1beta1", twice)
     assert stored == {"spec": claims({"name": "a", "deviceClassName": "x", "exactly": {"deviceClassName": "y", "count": 1}})}

@@ -88,7 +88,7 @@ async def test_kinds_in_the_older_version(client: Client) -> None:
     assert (await client.get(f"{MACHINES}/blue")).json["apiVersion"] == "kubevirt.io/v1"
 
 
-async def test_a_migration_says_that_nobody_would_act(client: Client) -> None:
+async def test_migration_warns_that_it_has_no_controller(client: Client) -> None:
     answer = await client.post(MIGRATIONS, {"metadata": {"name": "m"}, "spec": {}})
     assert fields(answer) == ["spec.vmiName", "spec"]
     assert "live migration is not served yet" in answer.json["message"]
@@ -323,7 +323,7 @@ async def test_settings_that_are_none(client: Client) -> None:
         f"{at}.pciHostDevices[0].pciVendorSelector"]
 
 
-async def test_gates_that_change_nothing_are_told(client: Client) -> None:
+async def test_gates_without_effect_get_a_warning(client: Client) -> None:
     answer = await client.post(KUBEVIRTS, kubevirt(on=["Teleportation", "GPUsWithDRA"], off=["GPUsWithDRA"]))
     assert answer.status == 201
     first, second = answer.header("warning")
@@ -342,7 +342,7 @@ async def test_tables(client: Client) -> None:
     assert (await client.get(KUBEVIRTS, accept=TABLE)).json["rows"][0]["cells"][:3] == ["kubevirt", "0s", "Deployed"]
 
 
-async def test_bookings_are_not_for_people_to_take_away(client: Client, store: Memory) -> None:
+async def test_users_cannot_remove_bookings(client: Client, store: Memory) -> None:
     """Marks are: `outfit device reserve` writes them as whoever types it."""
     pages = "/apis/outfitter.dev/v1alpha1/ledgerpages"
     device = {"driver": "pci.outfitter.dev", "pool": "node-0", "device": "vf0"}

@@ -57,7 +57,7 @@ async def test_from_a_revision_only_later_changes_come(client: Client) -> None:
         assert brief(await stream.next()) == ("ADDED", "b")
 
 
-async def test_the_end_of_the_first_objects_is_marked_for_who_asks(client: Client, store: Memory) -> None:
+async def test_initial_events_bookmark_is_sent_on_request(client: Client, store: Memory) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     options = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
     async with client.watch(CONFIG_MAPS, **options) as stream:
@@ -152,7 +152,7 @@ async def test_without_asking_there_are_no_bookmarks(client: Client, store: Memo
         assert await stream.rest() == []
 
 
-async def test_a_revision_too_old_is_told_so_in_the_stream(client: Client) -> None:
+async def test_expired_revision_is_an_error_in_the_stream(client: Client) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     for number in range(200):
         await client.patch(A, {"data": {"k": str(number)}})
@@ -163,7 +163,7 @@ async def test_a_revision_too_old_is_told_so_in_the_stream(client: Client) -> No
         ("ERROR", 410, "Expired")]
 
 
-async def test_a_slow_client_is_let_go_and_costs_no_memory(client: Client, store: Memory) -> None:
+async def test_slow_client_is_disconnected_and_uses_no_memory(client: Client, store: Memory) -> None:
     async with client.watch(CONFIG_MAPS) as stream:
         await following(store)
         stream.stall()

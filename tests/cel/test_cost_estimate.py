@@ -171,7 +171,7 @@ def test_what_was_let_through_answers_where_it_is_cheap_and_stops_where_it_is_no
         selector.matches(cel.CelDevice.from_slice("d.io", many))
 
 
-def test_an_endless_estimate_is_said_in_words() -> None:
+def test_unbounded_estimate_is_rendered() -> None:
     with pytest.raises(errors.Invalid, match="more than can be counted"):
         cel.compile_selector(f"type({A}.s) == string")
 

@@ -429,7 +429,7 @@ def test_too_much_work_is_stopped(text: str) -> None:
         cel.compile_selector(text, limit=None).matches(DEVICE)
 
 
-def test_a_bad_pattern_is_told_to_the_user_alone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_pattern_is_reported_to_the_user_only(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(errors.Invalid):
         cel.compile_selector("device.driver.matches('a{2,1}')")
     assert capfd.readouterr() == ("", "")

@@ -98,7 +98,7 @@ TYPED: dict[str, tuple[list[str], int, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_a_mistake_is_told(name: str, tmp_path: Path) -> None:
+def test_mistake_is_reported(name: str, tmp_path: Path) -> None:
     words, code, says = TYPED[name]
     done = typed(*(word.format(tmp=tmp_path) for word in words))
     assert done.code == code, done
@@ -147,7 +147,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
 
 @pytest.mark.parametrize("verb", ["apply", "delete"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_with_a_mistake_is_told_before_anything_is_sent(name: str, verb: str, tmp_path: Path) -> None:
+def test_mistake_in_a_file_is_reported_before_anything_is_sent(name: str, verb: str, tmp_path: Path) -> None:
     content, says = FILES[name]
     file = tmp_path / "it.yaml"
     file.write_text(content)
@@ -159,7 +159,7 @@ def test_a_file_with_a_mistake_is_told_before_anything_is_sent(name: str, verb: 
         assert part.format(file=file) in done.err
 
 
-def test_a_plan_tells_what_is_misspelt_before_it_looks_for_a_server(tmp_path: Path) -> None:
+def test_plan_reports_misspelt_fields_before_it_connects(tmp_path: Path) -> None:
     file = tmp_path / "it.yaml"
     file.write_text(INSTANCE.replace("requestName", "requestNme"))
     done = typed("plan", "-f", str(file))

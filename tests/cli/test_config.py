@@ -85,7 +85,7 @@ def test_what_a_group_makes_of_an_entry() -> None:
     assert "assigned together with 0000:65:00.0" in table(text, "not matched")[0]
 
 
-def test_a_line_tells_no_device_that_lies_between() -> None:
+def test_address_range_contains_only_its_devices() -> None:
     text = shown("device_spec: [{product_id: 1889, address: {function: '[^3]'}}]", "--simulate", "1x8")
     assert [line.split(" VFs")[0] for line in table(text, "device_spec[0]")[1:]] == [
         "0000:3b:01.0 to 0000:3b:01.2 3", "0000:3b:01.4 to 0000:3b:01.7 4"]
@@ -189,7 +189,7 @@ def test_the_first_entry_that_means_a_card_counts() -> None:
 
 @pytest.mark.parametrize("text", [text for text, says in MAKES.values() if "only if" not in says[0]], ids=[
     name for name, (_, says) in MAKES.items() if "only if" not in says[0]])
-async def test_what_is_told_is_what_a_start_makes(text: str) -> None:
+async def test_check_shows_what_a_start_creates(text: str) -> None:
     """What a host has, and what it warns of, after a start with that configuration; then there is nothing left to do."""
     given = config.parse(text)
     hosts = app.simulated_hosts(hosts_file.parse(CARDS).hosts, config=given)
@@ -210,7 +210,7 @@ def _told(settings: config.HostSettings, found: scan.Scan) -> list[str]:
     return [line.strip() for line in provisioning_check.lines("here", settings, found)]
 
 
-def test_hosts_alike_are_told_once() -> None:
+def test_equal_hosts_are_shown_once() -> None:
     text = shown("device_spec: [{product_id: 1889}]\nhosts: {node-3: {device_spec: []}}", "--simulate", "9x2")
     assert "8 hosts alike: node-0, node-1, node-2, node-4, node-5 and 3 more\n" in text
     assert "host node-3\n" in text
@@ -228,7 +228,7 @@ def test_the_examples_can_be_used_on_the_example_hosts() -> None:
         assert result.exit_code == 0, result.output
 
 
-def test_without_a_file_what_is_bound_to_vfio_is_told() -> None:
+def test_without_a_file_devices_bound_to_vfio_are_shown() -> None:
     result = typed("check", "--simulate", HOSTS)
     assert result.exit_code == 0
     assert result.stdout.startswith("no configuration file given: using defaults\n")
@@ -248,7 +248,7 @@ def test_a_captured_tree(tmp_path: Path) -> None:
         assert re.search(r"0000:01:00\.0 +PCI +10de:2235 +CUSTOM_PCI_10DE_2235 +but not offered: has no IOMMU", text)
 
 
-def test_this_machine_can_be_looked_at() -> None:
+def test_local_host_can_be_checked() -> None:
     assert typed("check").exit_code == 0
 
 
@@ -283,7 +283,7 @@ WRONG: dict[str, tuple[str, list[str], type[errors.OutfitterError], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told(name: str) -> None:
+def test_mistakes_are_reported(name: str) -> None:
     text, arguments, error, says = WRONG[name]
     Path("file.yaml").write_text(text)
     result = typed("check", "file.yaml", *arguments)
@@ -389,7 +389,7 @@ def test_a_flavor_as_requests_groups_and_query() -> None:
     assert ["group_policy", "isolate"] in said["query"]
 
 
-def test_a_flavor_for_people() -> None:
+def test_flavor_as_text() -> None:
     shown_lines = flavor("pci_passthrough:alias=disk:1").stdout.splitlines()
     assert shown_lines[:2] == ["disk: 1, NUMA policy required", "  resource_class NVME"]
     assert "GET /allocation_candidates" in shown_lines

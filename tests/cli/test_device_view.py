@@ -254,7 +254,7 @@ def test_two_drivers_that_call_a_device_the_same() -> None:
 
 # -- how it is shown
 
-def test_counts_say_what_else_is_true() -> None:
+def test_counts_show_further_states() -> None:
     found = device_list([published(*map(vf, range(5)))], [page(booking(), booking(name="card-vf1"), reserved=[
         mark(), mark(name="card-vf2")])], [inventory(withheld=[{**WITHHELD, "name": "x"}])])
     assert text.counts(found.devices) == "5 devices: 2 free, 2 held (1 reserved), 1 reserved"
@@ -283,7 +283,7 @@ def test_a_tree_folds_what_is_free_and_alike() -> None:
     ]
 
 
-def test_a_tree_shows_each_that_somebody_has() -> None:
+def test_tree_shows_each_held_device() -> None:
     found = device_list(
         [published(*map(vf, range(6)))], [page(*(booking(name=f"card-vf{number}") for number in range(6)))], []
     )
@@ -337,7 +337,7 @@ TYPED = {"0": (0, "0s"), "90": (90, "1m30s"), "90s": (90, "1m30s"), "5m": (300, 
 
 
 @pytest.mark.parametrize("text", TYPED)
-def test_lengths_of_time_as_they_are_typed_and_said(text: str) -> None:
+def test_durations_are_parsed_and_formatted(text: str) -> None:
     assert (time_format.parse_duration(text), time_format.format_duration(time_format.parse_duration(text))) == TYPED[text]
 
 

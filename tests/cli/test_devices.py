@@ -133,7 +133,7 @@ def test_states_add_up(say: Say) -> None:
     assert json.loads(say("devices", "--state", "quarantined", "-o", "json").out) == []
 
 
-def test_wide_says_more(say: Say) -> None:
+def test_wide_has_more_columns(say: Say) -> None:
     head, *lines = say("devices", "-o", "wide", "--node", "left").out.splitlines()
     assert re.split(r" {3,}", head)[6:] == ["DRIVER", "GROUP", "MEMBERS", "PCIE ROOT", "PARENT", "CLASS", "TRAITS", "NETWORK",
                                             "SERIAL", "SINCE", "PUBLISHED BY", "STATE"]
@@ -197,7 +197,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_is_told_and_changes_nothing(say: Say, name: str) -> None:
+def test_mistake_is_reported_and_changes_nothing(say: Say, name: str) -> None:
     words, code, says = WRONG[name]
     before = say("get", "pages,providertrees", "-o", "json").out
     assert says in say(*words, code=code).err
@@ -319,7 +319,7 @@ def test_a_device_that_is_no_longer_listed(up: Up, say: Say) -> None:
     assert "released" in say("history", f"left/{VF.format(0)}").out
 
 
-def test_without_providers_it_says_what_to_switch_on(tmp_path: Path) -> None:
+def test_without_providers_the_setting_to_enable_is_named(tmp_path: Path) -> None:
     with Up(tmp_path / "plain" / "data", simulate="1x1") as plain:
         done = typed("providers", kubeconfig=plain.kubeconfig)
         assert done == Typed(0, "No provider is reported: set report_in_placement to true in the file of outfit up --config; "

@@ -62,12 +62,12 @@ def test_help_mentions_every_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_docs_tell_every_option_of_a_command_and_no_other(name: str) -> None:
+def test_docs_list_exactly_the_options_of_each_command(name: str) -> None:
     shared = set() if name == "up" else set(_options(GROUP))  # told once, at the head of the page
     assert _told(_section(name)) == set(_options(COMMANDS[name])) - shared
 
 
-def test_the_docs_tell_the_options_of_all_commands() -> None:
+def test_docs_list_the_global_options() -> None:
     assert set(_options(GROUP)) <= _told(DOCS.partition("## `outfit")[0])
 
 
@@ -80,7 +80,7 @@ def test_each_command_has_help_for_each_option(name: str) -> None:
         assert option.opts[0] in shown.out
 
 
-def test_the_docs_speak_of_no_other_command() -> None:
+def test_docs_name_no_unknown_command() -> None:
     assert set(re.findall(r"^## `outfit ([^`]+)`", DOCS, re.MULTILINE)) == set(COMMANDS)
 
 

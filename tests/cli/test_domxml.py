@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("devices", [
     ["status.json"], ["whole.yaml"], ["cards.json"], ["files"], ["root"], ["status.json", "files"]])
-def test_every_way_to_say_the_devices(folder: Path, devices: list[str]) -> None:
+def test_every_way_to_pass_the_devices(folder: Path, devices: list[str]) -> None:
     words = [word for name in devices for word in ("--devices", str(folder / name))]
     done = typed("domxml", "-f", str(folder / "vmi.yaml"), *words, "--env", str(folder / "env"))
     assert (done.code, done.err) == (0, "")
@@ -60,7 +60,7 @@ def test_every_way_to_say_the_devices(folder: Path, devices: list[str]) -> None:
     assert 'bus="0x65"' in done.out
 
 
-def test_for_kvm_and_what_the_guest_is_told(folder: Path) -> None:
+def test_domain_for_kvm_and_guest_metadata(folder: Path) -> None:
     words = ["domxml", "-f", str(folder / "vmi.yaml"), "--devices", str(folder / "files"), "--env", str(folder / "env")]
     done = typed(*words, "--type", "kvm")
     assert 'type="kvm"' in done.out
@@ -79,7 +79,7 @@ def test_the_domain_that_a_migration_arrives_in(folder: Path) -> None:
     assert 'bus="0x3b"' in done.out
 
 
-def test_what_is_left_out_is_told(folder: Path) -> None:
+def test_skipped_fields_are_reported(folder: Path) -> None:
     done = typed("domxml", "-f", str(folder / "image.yaml"), "--devices", str(folder / "files"), "--env", str(folder / "env"))
     assert done.code == 0
     assert "skipped: spec.volumes[0]: containerDisk cannot be attached" in done.err
@@ -107,7 +107,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told(name: str, folder: Path) -> None:
+def test_mistakes_are_reported(name: str, folder: Path) -> None:
     words, says = WRONG[name]
     done = typed("domxml", "-f", str(folder / "vmi.yaml"), *(word.format(tmp=folder) for word in words))
     assert (done.code, done.out) == (1, "")
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_told(name: str, folder: Path) -> None:
         assert part.format(tmp=folder) in done.err
 
 
-def test_every_machine_of_a_file_has_its_domain(tmp_path: Path) -> None:
+def test_every_vmi_of_a_file_has_a_domain(tmp_path: Path) -> None:
     (tmp_path / "vm.yaml").write_text("""
 apiVersion: kubevirt.io/v1
 kind: VirtualMachine
@@ -146,7 +146,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_machine_that_a_server_would_refuse(name: str, tmp_path: Path) -> None:
+def test_vmi_that_admission_would_reject(name: str, tmp_path: Path) -> None:
     spec, says = REFUSED[name]
     file = tmp_path / "vmi.yaml"
     file.write_text(f"apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: blue}}\n{spec}\n")
@@ -157,7 +157,7 @@ def test_a_machine_that_a_server_would_refuse(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha3"])
-def test_a_machine_that_a_server_let_in_long_ago(version: str, tmp_path: Path) -> None:
+def test_vmi_admitted_by_an_earlier_version(version: str, tmp_path: Path) -> None:
     """What was let in under the rules of its time is not asked for those of today."""
     file = tmp_path / "vmi.yaml"
     device = "{name: h, claimName: Bad_Name, requestName: r}"

@@ -186,7 +186,7 @@ def test_an_unknown_field_is_refused(say: Say) -> None:
     assert 'unknown field "dota"' in done.err
 
 
-def test_a_refusal_says_where_it_stands(say: Say, tmp_path: Path) -> None:
+def test_rejection_names_file_and_line(say: Say, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text(f"{config_map(f'{name}-1')}---\n{config_map(f'{name}-2')}")
     (tmp_path / "c.yaml").write_text(f"{config_map('c-1')}---\n{config_map('c-2', dota={})}")
@@ -309,7 +309,7 @@ spec: {domain: {devices: {}}}
 """
 
 
-def test_a_plan_says_where_and_what_and_writes_nothing(say: Say) -> None:
+def test_plan_names_host_and_devices_and_writes_nothing(say: Say) -> None:
     before = say("get", "vmi,pods,resourceclaims,pages", "-o", "name").out
     plain = say("plan", "-f", "-", stdin=NOBODY).out
     assert plain.startswith("vmi/plain would go to node-0 (pack: ")
@@ -322,7 +322,7 @@ def test_a_plan_says_where_and_what_and_writes_nothing(say: Say) -> None:
     assert "there is no VirtualMachine, VirtualMachineInstance or Pod to plan for" in nothing
 
 
-def test_a_plan_takes_what_the_file_brings_along(say: Say) -> None:
+def test_plan_uses_objects_of_the_file(say: Say) -> None:
     wanted = """
 apiVersion: resource.k8s.io/v1
 kind: DeviceClass
@@ -381,7 +381,7 @@ def test_a_device_that_no_request_asks_for_would_not_come(say: Say) -> None:
                    '"nix"; it has nic\n')
 
 
-def test_a_plan_takes_older_versions_and_what_the_server_shows(say: Say) -> None:
+def test_plan_accepts_older_versions_and_server_output(say: Say) -> None:
     older = f"""
 apiVersion: resource.k8s.io/v1beta1
 kind: ResourceClaimTemplate
@@ -394,13 +394,13 @@ spec: {{spec: {{devices: {{requests: [{OLDER["v1beta1"]}]}}}}}}
     assert say("plan", "-f", "-", stdin=shown).out == "vmi/blue is running already, on node-0\n"
 
 
-def test_the_domain_of_a_machine(say: Say) -> None:
+def test_domain_of_a_vmi(say: Say) -> None:
     assert "<name>default_blue</name>" in say("domxml", "blue").out
     assert say("domxml", "vmi/blue").out == say("domxml", "blue").out
     assert "vmi/green has no domain yet" in say("domxml", "green", code=1).err
 
 
-def test_a_machine_that_does_not_run_has_no_domain(say: Say) -> None:
+def test_stopped_vmi_has_no_domain(say: Say) -> None:
     machine = """
 apiVersion: kubevirt.io/v1
 kind: VirtualMachine
@@ -416,7 +416,7 @@ spec: {runStrategy: Halted, template: {spec: {domain: {}}}}
 
 # -- delete
 
-def test_deleting_several_tells_what_was_missing_at_the_end(say: Say) -> None:
+def test_deleting_several_reports_missing_ones_at_the_end(say: Say) -> None:
     say("apply", "-f", "-", stdin=f"{config_map('one')}---\n{config_map('three')}")
     done = say("delete", "cm", "one", "two", "three", "four", code=1)
     assert done.out == "configmap/one deleted\nconfigmap/three deleted\n"
@@ -453,7 +453,7 @@ def test_ctrl_c_before_a_command_has_begun(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_a_delete_waits_until_it_is_gone(up: Up, say: Say) -> None:
+def test_delete_waits_until_the_object_is_gone(up: Up, say: Say) -> None:
     say("apply", "-f", "-", stdin=config_map("held", metadata={"finalizers": ["example.com/mine"]}))
     with _start(up, "delete", "cm", "held") as waiting:
         assert waiting.stdout is not None
@@ -463,7 +463,7 @@ def test_a_delete_waits_until_it_is_gone(up: Up, say: Say) -> None:
         assert waiting.wait(PATIENCE) == 0
 
 
-def test_a_delete_says_what_holds_and_has_an_end(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_reports_what_it_waits_for_and_times_out(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait, "QUIET", 0.05)
     text = config_map("kept", metadata={"finalizers": ["example.com/mine"]}) + "---\n" + config_map("free")
     say("apply", "-f", "-", stdin=text)

@@ -117,7 +117,7 @@ def test_a_plain_terminal_gets_plain_lines() -> None:
     assert "|     `- vf0-7   0000:3b:01.0 - 0000:3b:01.7  [8086:1889], driver vfio-pci, IOMMU groups 2-9" in lines
 
 
-def test_without_names_it_says_how_to_get_them() -> None:
+def test_missing_pci_ids_names_the_package_to_install() -> None:
     lines = shown(TREE, pci_ids.PciIds(None))
     assert lines[-1] == pci_ids.MISSING
     assert pci_ids.MISSING not in shown(TREE)
@@ -147,7 +147,7 @@ def test_a_folder_its_sys_folder_and_its_capture_show_the_same(tmp_path: Path) -
     assert "8 PCI functions: 1 PF, 2 VFs, 3 other endpoints, 2 bridges" in first.stdout
 
 
-def test_this_machine_is_shown() -> None:
+def test_local_host_is_shown() -> None:
     result = outfit("-o", "json")
     assert result.exit_code == 0
     assert isinstance(json.loads(result.stdout)["devices"], list)
@@ -155,7 +155,7 @@ def test_this_machine_is_shown() -> None:
 
 @pytest.mark.parametrize(("name", "says"), [("none", "no such folder or file"), ("empty", "contains no folder sys"),
                                             ("text", "no capture")])
-def test_a_source_that_is_none_is_told(tmp_path: Path, name: str, says: str) -> None:
+def test_invalid_source_is_reported(tmp_path: Path, name: str, says: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("hello")
     with pytest.raises(errors.OutfitterError, match=says) as caught:
@@ -163,7 +163,7 @@ def test_a_source_that_is_none_is_told(tmp_path: Path, name: str, says: str) -> 
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_serial_numbers_are_left_out_everywhere(tmp_path: Path) -> None:
+def test_serial_numbers_are_omitted_everywhere(tmp_path: Path) -> None:
     tree = MemoryTree({**TREE.entries, "/sys/devices/pci0000:3a/0000:3b:00.0/vpd": CARD})
     capture.save(capture.record(tree)[1], tmp_path / "host.json")
     source = ("--sysfs", str(tmp_path / "host.json"))
@@ -176,7 +176,7 @@ def test_serial_numbers_are_left_out_everywhere(tmp_path: Path) -> None:
         assert "MT2116" not in result.stdout + (tmp_path / "less.json").read_text()
 
 
-def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
+def test_failed_capture_is_reported(tmp_path: Path) -> None:
     with pytest.raises(errors.CommandFailed, match="cannot be written"):
         outfit("--sysfs", str(QEMU), "--save", str(tmp_path / "none" / "host.json"))
 
@@ -202,7 +202,7 @@ def test_every_key_of_the_json_is_documented_and_no_other() -> None:
     assert broken["warnings"][0].keys() == keys("`warnings[]`")
 
 
-def test_json_says_what_the_scan_found() -> None:
+def test_json_contains_the_scan() -> None:
     told = json.loads(outfit("--sysfs", str(QEMU), "-o", "json").stdout)
     found = scan.scan(capture.load(QEMU))
     assert [(device["name"], device["kind"], device["selfVfio"], device["vfIndex"]) for device in told["devices"]] == [

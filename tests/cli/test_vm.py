@@ -44,7 +44,7 @@ def rows(done: Typed) -> dict[str, list[str]]:
     return {line.split()[0]: line.split()[1:] for line in done.out.splitlines()[1:]}
 
 
-def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
+def test_vm_lifecycle_with_the_cli(say: Say) -> None:
     say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
     assert say("vm", "list").out == "No VMs found in namespace default.\n"
     say("apply", "-f", "-", stdin=vm("blue", "Halted"))
@@ -164,7 +164,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_done_says_why(name: str, say: Say) -> None:
+def test_failed_action_has_a_reason(name: str, say: Say) -> None:
     say("apply", "-f", "-", stdin=vm("still", "Halted"))
     alone = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "alone"},
              "spec": {"domain": {"devices": {}}}}
@@ -210,7 +210,7 @@ def test_one_that_stops_is_started_when_it_has_stopped(up: Up, say: Say) -> None
     say("delete", "vm", "again")
 
 
-def test_the_older_word_is_kept(say: Say) -> None:
+def test_older_command_name_is_accepted(say: Say) -> None:
     old = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "old"},
            "spec": {"running": False, "template": {"spec": {"domain": {"devices": {}}}}}}
     say("apply", "-f", "-", stdin=yaml.safe_dump(old))
@@ -221,7 +221,7 @@ def test_the_older_word_is_kept(say: Say) -> None:
     assert (spec["running"], "runStrategy" in spec) == (False, False)
 
 
-def test_an_instance_of_somebody_else_is_not_shown_as_the_machines(say: Say) -> None:
+def test_vmi_of_another_owner_is_not_shown_as_the_vms(say: Say) -> None:
     spec: dict[str, object] = {"domain": {"devices": {}}}
     machine = {"runStrategy": "Always", "template": {"spec": spec}}
     for kind, body in (("VirtualMachineInstance", spec), ("VirtualMachine", machine)):
@@ -233,7 +233,7 @@ def test_an_instance_of_somebody_else_is_not_shown_as_the_machines(say: Say) -> 
     say("delete", "vm", "twice")
 
 
-def test_a_start_that_has_not_come_about_is_taken_back(say: Say) -> None:
+def test_pending_start_is_cancelled(say: Say) -> None:
     closed = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {"configuration": {
         "developerConfiguration": {"disabledFeatureGates": ["HostDevicesWithDRA"]}}}}
     say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
@@ -263,7 +263,7 @@ def hold(up: Up, name: str, *finalizers: str) -> None:
     write(up, name, {"metadata": {"finalizers": list(finalizers)}})
 
 
-def test_who_waits_for_an_end_is_not_told_what_the_start_waits_for(up: Up, say: Say) -> None:
+def test_wait_for_stop_does_not_show_why_the_start_waits(up: Up, say: Say) -> None:
     say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
     early = yaml.safe_load(vm("early", "Always"))
     early["spec"]["template"]["spec"]["nodeSelector"] = {"rack": "nowhere"}
@@ -278,7 +278,7 @@ def test_who_waits_for_an_end_is_not_told_what_the_start_waits_for(up: Up, say: 
     say("delete", "vm", "early")
 
 
-def test_the_list_says_why(up: Up, say: Say) -> None:
+def test_list_shows_the_reason(up: Up, say: Say) -> None:
     def why(name: str) -> str:
         head, *lines = say("vm", "list").out.splitlines()
         [line] = [line for line in lines if line.split()[0] == name]
@@ -309,7 +309,7 @@ def test_the_list_says_why(up: Up, say: Say) -> None:
         say("delete", "vm", name)
 
 
-def test_what_virtctl_can_say_can_be_said_here(up: Up, say: Say) -> None:
+def test_virtctls_options_are_accepted(up: Up, say: Say) -> None:
     bare = yaml.safe_load(vm("quick", "Halted"))
     bare["spec"]["template"]["spec"] = {"domain": {"devices": {}}, "terminationGracePeriodSeconds": 77}
     say("apply", "-f", "-", stdin=yaml.safe_dump(bare))
@@ -355,7 +355,7 @@ def alone(say: Say) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_waiting_has_an_end_and_says_what_is_missing(up: Up, say: Say) -> None:
+def test_wait_times_out_and_names_what_is_missing(up: Up, say: Say) -> None:
     for name in ("first", "second", "third"):  # there is one device
         say("apply", "-f", "-", stdin=vm(name, "Halted"))
     say("vm", "start", "first", "--wait", "--timeout", "2m")

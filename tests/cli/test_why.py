@@ -230,7 +230,7 @@ def test_a_wait_that_stays_the_same_is_not_written_again(up: Up, say: Say) -> No
     assert waiting() == before
 
 
-def test_the_long_answer_tells_of_each_device(say: Say) -> None:
+def test_long_answer_lists_each_device(say: Say) -> None:
     assert say("why", "marked", "-l") == say("why", "vmi/marked", "--long")
     hosts = {one["host"]: one for one in json.loads(say("why", "gpu2", "-l", "-o", "json"))["hosts"]}
     assert {one["device"]["name"]: (one["code"], one["detail"]["owner"], one["detail"]["term"], one["detail"]["has"])
@@ -252,7 +252,7 @@ def test_for_programs_times_are_exact_and_each_device_has_a_code(say: Say) -> No
     assert [one["state"] for one in both] == ["Running", "Waiting"]
 
 
-def test_a_pod_with_gates_is_not_placed_until_they_are_gone(say: Say) -> None:
+def test_pod_with_scheduling_gates_is_not_placed(say: Say) -> None:
     gated: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gated"}, "spec": {
         "schedulingGates": [{"name": "a.test/quota"}], "containers": [{"name": "c", "image": "i"}]}}
     free: Object = {**gated, "metadata": {"name": "free"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -262,7 +262,7 @@ def test_a_pod_with_gates_is_not_placed_until_they_are_gone(say: Say) -> None:
     say("delete", "pods", "gated", "free")
 
 
-def test_a_virtual_machine_is_told_of_by_its_instance(say: Say) -> None:
+def test_vm_is_explained_by_its_vmi(say: Say) -> None:
     halted = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "off"}, "spec": {
         "runStrategy": "Halted", "template": {"spec": machine("off", "one-gpu")["spec"]}}}
     waiting = {**halted, "metadata": {"name": "on"}, "spec": {**halted["spec"], "runStrategy": "Always"}}  # type: ignore[dict-item]
@@ -275,7 +275,7 @@ def test_a_virtual_machine_is_told_of_by_its_instance(say: Say) -> None:
     say("delete", "vm", "off", "on")
 
 
-def test_a_virtual_machine_says_what_it_takes_to_go_on(say: Say) -> None:
+def test_vm_explanation_names_the_next_step(say: Say) -> None:
     plain: Object = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "plain"}, "spec": {
         "runStrategy": "Always", "template": {"spec": {"domain": {"memory": {"guest": "64Mi"}}}}}}
     say("apply", "-f", "-", stdin=listed(plain))
@@ -301,7 +301,7 @@ def test_nothing_is_wrong(say: Say) -> None:
     assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
 
 
-def test_a_running_machine_whose_device_is_out_of_service(say: Say) -> None:
+def test_running_vm_whose_device_is_out_of_service(say: Say) -> None:
     say("device", "quarantine", f"gpu-a/{GPU_NAME}", "--reason", "too hot")
     lines = say("why", "gpu1").splitlines()
     assert (lines[0], lines[3:]) == (f"vmi/gpu1 runs on gpu-a, and {GPU_NAME} is not as it should be", [
@@ -311,7 +311,7 @@ def test_a_running_machine_whose_device_is_out_of_service(say: Say) -> None:
     assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
 
 
-def test_a_running_machine_whose_device_left_the_bus(tmp_path: Path) -> None:
+def test_running_vm_whose_device_left_the_bus(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(HOSTS)
     with Up(tmp_path / "data", simulate=str(hosts)) as up:
@@ -337,7 +337,7 @@ def test_the_same_stands_in_the_event_and_in_the_description(up: Up, say: Say) -
 # -- plan
 
 
-def test_a_plan_counts_what_earlier_machines_would_get(say: Say, tmp_path: Path) -> None:
+def test_plan_counts_devices_of_earlier_vms(say: Say, tmp_path: Path) -> None:
     say("delete", "vmi", "marked")  # it would take one of them
     say("device", "unreserve", *(f"net-a/{name}" for name in VFS[:3]))
     until(lambda: len(say("get", "vmi", "-o", "name").split()) == 9 == len(say("get", "pods", "-o", "name").split()),
@@ -384,7 +384,7 @@ def test_a_plan_with_a_claim_of_the_vm_s_own_from_a_template(say: Say) -> None:
     assert "vm/lost would wait: claim dev cannot be made, for there is no ResourceClaimTemplate one-vff" in lines
 
 
-def test_cpus_of_ones_own_are_planned_and_told(say: Say) -> None:
+def test_dedicated_cpus_are_planned_and_shown(say: Say) -> None:
     def own(name: str, cores: int) -> Object:
         return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}, "spec": {
             "nodeSelector": {"rack": "r1"}, "domain": {"memory": {"guest": "64Mi"}, "cpu": {
@@ -413,7 +413,7 @@ def test_a_secret_that_is_missing_is_named(say: Say) -> None:
     say("delete", "vmi", "lost")
 
 
-def test_a_network_card_that_is_left_out_is_named(say: Say) -> None:
+def test_skipped_nic_is_named(say: Say) -> None:
     spec = {"networks": [{"name": "lan", "pod": {}}],
             "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [{"name": "lan", "passt": {}}]}}}
     without = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "without"}, "spec": spec}
@@ -459,7 +459,7 @@ def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert f"error: {far} is not gone after 2s: it is on {host}" in deleted.err.splitlines()
 
 
-def test_who_uses_a_claim_and_which_request_it_has_are_told_with_what_helps(tmp_path: Path) -> None:
+def test_claim_in_use_and_wrong_request_are_explained_with_suggestions(tmp_path: Path) -> None:
     shared = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "shared"}, "spec": template(
         "shared", "vf")["spec"]["spec"]}
     by_claim: Any = {"resourceClaims": [{"name": "dev", "resourceClaimName": "shared"}]}

@@ -108,7 +108,7 @@ def test_a_plan_on_a_cluster(control_plane: kubernetes.Cluster) -> None:
     assert "pod/bare would go to n1 (" in found.out
 
 
-def test_a_reader_of_one_namespace_is_told_what_the_scheduler_said(control_plane: kubernetes.Cluster) -> None:
+def test_reader_of_one_namespace_sees_the_schedulers_message(control_plane: kubernetes.Cluster) -> None:
     """Who may not read nodes and slices gets the scheduler's words, and hears what is missing."""
     name = "namespaced"
     apply(control_plane, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},

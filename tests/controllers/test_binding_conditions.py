@@ -26,7 +26,7 @@ async def test_a_pod_is_bound_when_its_device_is_ready(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", ["failure", "time"])
-async def test_what_is_not_made_ready_is_given_back_and_tried_elsewhere(scene: Scene, how: str) -> None:
+async def test_devices_that_are_not_ready_are_released_and_another_host_is_tried(scene: Scene, how: str) -> None:
     await publish(scene, "x0", **BINDING)
     await pod(scene, "one", {"fabric": "a"})
     first = (await settled(scene, "one"))["status"]["nominatedNodeName"]
@@ -45,7 +45,7 @@ async def test_what_is_not_made_ready_is_given_back_and_tried_elsewhere(scene: S
     assert (await settled(scene, "one"))["spec"]["nodeName"] == found["status"]["nominatedNodeName"]
 
 
-async def test_a_claim_that_is_being_deleted_is_given_back_too(scene: Scene) -> None:
+async def test_claim_that_is_being_deleted_is_deallocated_too(scene: Scene) -> None:
     """Also one that the scheduler made itself: it is gone with its finalizer, and nothing is left of it."""
     await publish(scene, "x0", **BINDING)
     await scene.store.patch(kinds.DEVICE_CLASS, "fabric", {"spec": {"extendedResourceName": GPU}})
@@ -77,7 +77,7 @@ async def test_what_a_pod_needs_besides_is_kept_while_its_device_is_made_ready(s
     assert (await settled(scene, "three"))["spec"]["nodeName"] == first
 
 
-async def test_what_is_given_back_includes_cpus(scene: Scene) -> None:
+async def test_release_includes_cpus(scene: Scene) -> None:
     await publish(scene, "x0", **BINDING)
     [cpu, _] = [node["status"]["allocatable"]["cpu"] for node in (await scene.store.list(kinds.NODE)).items]
     most: Object = {"resources": {"requests": {"cpu": cpu}}}

@@ -60,7 +60,7 @@ async def test_who_came_first_is_finished_first(caplog: pytest.LogCaptureFixture
         assert caplog.records == []  # nobody acted on what somebody else in this process had changed
 
 
-async def test_a_machine_costs_few_writes() -> None:
+async def test_vmi_needs_few_writes() -> None:
     async with scenes.embedded(8, 12) as scene:
         seen = await _burst(scene)
         most = {kind.kind: sum(each.values()) for kind, each in WRITES.items()}

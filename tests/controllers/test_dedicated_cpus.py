@@ -26,7 +26,7 @@ async def pinned_to(scene: Scene, name: str) -> list[int]:
     return [int(each.get("cpuset", "")) for each in ET.fromstring(domain.xml).iterfind("cputune/vcpupin")]
 
 
-async def test_cpus_of_their_own_are_booked_and_given_back() -> None:
+async def test_dedicated_cpus_are_booked_and_released() -> None:
     pinned = {"hw:cpu_policy": "dedicated"}
     async with scene() as here:
         await flavor(here, "near", "near gpu:1", vcpus=3, extraSpecs=pinned)
@@ -97,7 +97,7 @@ async def alone(scene: Scene, name: str, cores: int, host: str = "elm", **spec: 
         "domain": own_cpus(cores), "nodeSelector": {"kubernetes.io/hostname": host}, **spec})
 
 
-async def test_a_machine_without_a_flavor_may_have_cpus_of_its_own() -> None:
+async def test_vmi_without_a_flavor_may_have_dedicated_cpus() -> None:
     async with scene() as here:
         await alone(here, "a", 2)
         a = await here.running("a")
@@ -132,7 +132,7 @@ async def test_more_cpus_than_a_cell_has_are_of_several() -> None:
         assert await pinned_to(here, "a") == [0, 1, 2, 4, 5]
 
 
-async def test_a_flavor_and_the_wish_for_own_cpus() -> None:
+async def test_flavor_with_dedicated_cpu_placement() -> None:
     """The machine's word goes before the flavor's, and the flavor's guest is shown its cell."""
     async with scene() as here:
         await flavor(here, "shared", "near gpu:1", vcpus=8, extraSpecs={"hw:cpu_policy": "shared"})
@@ -143,7 +143,7 @@ async def test_a_flavor_and_the_wish_for_own_cpus() -> None:
         assert '<cell id="0"' in domain.xml
 
 
-async def test_own_cpus_stay_the_same_whoever_restarts(tmp_path: Path) -> None:
+async def test_dedicated_cpus_stay_the_same_over_restarts(tmp_path: Path) -> None:
     async with scene(data=tmp_path) as here:
         await alone(here, "a", 2)
         await here.running("a")

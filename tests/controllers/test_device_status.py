@@ -114,7 +114,7 @@ async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> Non
         assert conditions.is_true(blue, "DevicesReady")
 
 
-async def test_an_incomplete_pool_and_a_device_without_address_are_said() -> None:
+async def test_incomplete_pool_and_device_without_address_are_reported() -> None:
     async with desk() as here:
         await here.given("gpu-0")
         await here.publish(1, {"gpu-0": address("0000:65:00.0")}, count=2)
@@ -129,7 +129,7 @@ async def test_an_incomplete_pool_and_a_device_without_address_are_said() -> Non
             "pciAddress": "0000:65:00.0", "mdevUUID": "5f7fd9a8-6a3f-4f6c-8ee8-1d2b3c4d5e6f"}
 
 
-async def test_a_device_that_moves_is_followed_until_the_machine_runs() -> None:
+async def test_changed_address_is_followed_until_the_vmi_runs() -> None:
     """Addresses move when somebody adds a card to a host. A device that is not published for a moment stays where it was."""
     async with desk() as here:
         await here.create()
@@ -186,7 +186,7 @@ async def test_whose_a_claim_is(user: Object, shown: bool) -> None:
             assert device_status.missing_devices(blue) == ["nic0"]
 
 
-async def test_a_pod_that_nobody_schedules_is_explained_after_a_while() -> None:
+async def test_pod_without_a_scheduler_is_explained_after_a_while() -> None:
     async with desk() as here:
         await here.create()
         blue = await here.machine()
@@ -259,7 +259,7 @@ async def test_what_an_earlier_pod_got_is_not_what_the_next_one_gets() -> None:
 
 
 @pytest.mark.parametrize("published", [True, False], ids=["it was ready", "it was not published"])
-async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_no_claim(published: bool) -> None:
+async def test_released_device_is_not_in_the_status_of_the_next_pod(published: bool) -> None:
     """The pod went before the machine ran, and the template of its claim with it."""
     async with desk() as here:
         await here.claim()
@@ -288,7 +288,7 @@ async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_n
         assert len(writes) <= 2, "one for what the pod says, and one for the devices"
 
 
-async def test_what_a_running_machine_has_stays() -> None:
+async def test_device_status_of_a_running_vmi_is_kept() -> None:
     async with desk() as here:
         await here.claim()
         await here.publish(1, {"gpu-0": address("0000:65:00.0"), "gpu-1": address("0000:66:00.0")})
@@ -303,7 +303,7 @@ async def test_what_a_running_machine_has_stays() -> None:
         assert addresses(await here.machine()) == ["0000:65:00.0"]
 
 
-async def test_a_pod_that_ends_ends_the_machine_with_its_reason() -> None:
+async def test_terminated_pod_ends_the_vmi_with_its_reason() -> None:
     async with desk() as here:
         made = await here.create()
         await here.settle()
@@ -317,7 +317,7 @@ async def test_a_pod_that_ends_ends_the_machine_with_its_reason() -> None:
         assert found["message"] == "the VM no longer runs on far"
 
 
-async def test_a_machine_that_was_started_is_not_in_a_pod_that_came_later() -> None:
+async def test_started_vmi_is_not_moved_to_a_later_pod() -> None:
     """A process that did not know yet how far the machine was made it, and then the machine's own pod went."""
     async with desk() as here:
         await here.given("gpu-0")
@@ -333,7 +333,7 @@ async def test_a_machine_that_was_started_is_not_in_a_pod_that_came_later() -> N
         assert (conditions.find(blue, "Ready") or {})["message"] == "its pod is gone"
 
 
-async def test_a_pod_that_is_refused_is_said_on_the_machine() -> None:
+async def test_rejected_pod_is_reported_on_the_vmi() -> None:
     def closed(pod: Mapping[str, Any]) -> Iterator[Cause]:
         yield Cause("spec.containers", "Forbidden: no pods today")
 
@@ -355,7 +355,7 @@ async def test_long_names_make_good_pods() -> None:
         assert len((await here.store.list(kinds.POD)).items) == 1
 
 
-async def test_all_functions_of_a_card_and_the_node_of_a_machine_that_shows_nodes() -> None:
+async def test_whole_card_of_a_vmi_with_guest_numa_nodes() -> None:
     published = {**address("0000:65:00.0"), "resource.kubernetes.io/numaNode": {"int": 1},
                  f"{DRIVER}/members2": {"string": "0000:65:00.2"}, "members": {"string": "0000:65:00.0,0000:65:00.1"}}
     members = ["0000:65:00.0", "0000:65:00.1", "0000:65:00.2"]

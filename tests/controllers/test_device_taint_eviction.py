@@ -54,7 +54,7 @@ async def test_a_rule_keeps_a_device_from_new_pods(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("by", ["rule", "slice"])
-async def test_a_pod_that_does_not_bear_a_taint_goes(scene: Scene, by: str) -> None:
+async def test_pod_that_does_not_tolerate_a_taint_is_evicted(scene: Scene, by: str) -> None:
     await publish(scene, "x0", "x1")
     for name in ("one", "two"):
         await pod(scene, name, {"fabric": f"claim-{name}"})
@@ -68,7 +68,7 @@ async def test_a_pod_that_does_not_bear_a_taint_goes(scene: Scene, by: str) -> N
     assert f"rack/one/{device} (claim claim-one) has the taint example.com/broken:NoExecute" in said
 
 
-async def test_what_is_borne_for_a_time_is_borne_for_that_time(scene: Scene) -> None:
+async def test_toleration_seconds_are_respected(scene: Scene) -> None:
     await publish(scene, "x0")
     await scene.create(kinds.RESOURCE_CLAIM, "a", {"devices": {"requests": [{"name": "it", "exactly": {
         "deviceClassName": "fabric", "tolerations": [
@@ -88,7 +88,7 @@ async def test_what_is_borne_for_a_time_is_borne_for_that_time(scene: Scene) -> 
 
 @pytest.mark.parametrize("borne", [None, 30, 0], ids=["not borne", "for a time", "for no time"])
 @pytest.mark.parametrize("timed", [True, False], ids=["by a rule", "by a slice"])
-async def test_a_machine_that_keeps_a_tainted_device_waits_in_one_pod(scene: Scene, borne: int | None, timed: bool) -> None:
+async def test_vm_that_keeps_a_tainted_device_waits_in_one_pod(scene: Scene, borne: int | None, timed: bool) -> None:
     """Its own claim has the device for good: who went there would go at once, and the next one too."""
     await publish(scene, "x0", attributes={"resource.kubernetes.io/pciBusID": {"string": "0000:65:00.0"}})
     tolerations = [{"key": "example.com/broken", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": borne}]
@@ -113,7 +113,7 @@ async def test_a_machine_that_keeps_a_tainted_device_waits_in_one_pod(scene: Sce
     assert sum(old is None for old, _ in pods) == 1
 
 
-async def test_a_toleration_that_is_over_brings_nobody_to_the_device(scene: Scene) -> None:
+async def test_expired_toleration_does_not_allocate_the_device(scene: Scene) -> None:
     """A claim from a template is made anew for each pod: it would get the device again, and go again."""
     await publish(scene, "x0", "x1")
     await scene.create(kinds.DEVICE_TAINT_RULE, "broken", rule_of("NoExecute", driver=FABRIC, device="x0"))
@@ -140,7 +140,7 @@ async def test_a_toleration_that_is_over_brings_nobody_to_the_device(scene: Scen
     assert (await settled(scene, "three"))["status"]["phase"] == "Running"
 
 
-async def test_a_device_that_is_tainted_before_it_is_ready_is_given_back(scene: Scene) -> None:
+async def test_device_tainted_before_it_is_ready_is_released(scene: Scene) -> None:
     await publish(scene, "x0", "x1", **BINDING)
     await pod(scene, "one", {"fabric": "a"})
     await scene.settle()
@@ -154,7 +154,7 @@ async def test_a_device_that_is_tainted_before_it_is_ready_is_given_back(scene: 
     assert (await settled(scene, "one"))["status"]["phase"] == "Running"
 
 
-async def test_what_is_borne_for_ever_or_was_published_earlier_sends_nobody_away(scene: Scene) -> None:
+async def test_tolerated_and_outdated_taints_evict_no_pod(scene: Scene) -> None:
     """A taint of an older generation of the pool is not there any more."""
     await publish(scene, "x0")
     await scene.create(kinds.RESOURCE_CLAIM, "a", {"devices": {"requests": [{"name": "it", "exactly": {
@@ -171,7 +171,7 @@ async def test_what_is_borne_for_ever_or_was_published_earlier_sends_nobody_away
     assert (await settled(scene, "one"))["status"]["phase"] == "Running"
 
 
-async def test_what_an_operator_marks_sends_nobody_away(scene: Scene) -> None:
+async def test_out_of_service_record_evicts_no_pod(scene: Scene) -> None:
     await scene.classes()
     await pod(scene, "one", {scene.namespace: "a"})
     host = (await settled(scene, "one"))["spec"]["nodeName"]
@@ -184,6 +184,6 @@ async def test_what_an_operator_marks_sends_nobody_away(scene: Scene) -> None:
 @pytest.mark.parametrize(("spec", "says"), [
     ({"deviceSelector": {}}, "spec.taint.key"), ({"taint": {"key": "a", "effect": "Burn"}}, "spec.taint.effect"),
 ])
-async def test_a_rule_is_checked_at_the_door(scene: Scene, spec: Object, says: str) -> None:
+async def test_device_taint_rule_is_checked_at_admission(scene: Scene, spec: Object, says: str) -> None:
     with pytest.raises(Invalid, match=says):
         await scene.create(kinds.DEVICE_TAINT_RULE, "odd", spec)

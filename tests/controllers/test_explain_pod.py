@@ -24,7 +24,7 @@ async def answer(scene: Scene, name: str) -> Explanation:
     return explain_pod.pod(replace(await scene.facts(), now=scene.product.context.clock.now()), there)
 
 
-async def test_why_tells_of_devices_that_are_made_ready(scene: Scene) -> None:
+async def test_why_reports_binding_conditions(scene: Scene) -> None:
     await publish(scene, "x0", **BINDING)
     await pod(scene, "one", {"fabric": "a"})
     first = (await settled(scene, "one"))["status"]["nominatedNodeName"]
@@ -50,7 +50,7 @@ async def test_why_tells_of_devices_that_are_made_ready(scene: Scene) -> None:
     assert rejection_conditions.of(await settled(scene, "one")) == []
 
 
-async def test_why_tells_of_devices_that_were_chosen_beforehand(scene: Scene) -> None:
+async def test_why_reports_pre_assigned_devices(scene: Scene) -> None:
     await scene.classes()
     await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": GPU}})
     chosen = f"{scene.host.name}/pci-0000-3b-00-0-vf1"
@@ -67,7 +67,7 @@ async def test_why_tells_of_devices_that_were_chosen_beforehand(scene: Scene) ->
     assert not (await settled(scene, "three"))["spec"].get("nodeName")
 
 
-async def test_why_names_a_machine_that_is_stopped_and_keeps_its_device() -> None:
+async def test_why_names_a_stopped_vm_that_keeps_its_device() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         domain = {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [scenes.device()]}}
@@ -87,7 +87,7 @@ async def test_why_names_a_machine_that_is_stopped_and_keeps_its_device() -> Non
         assert (await settled(scene, "one"))["spec"]["nodeName"] == scene.host.name
 
 
-async def test_why_names_who_could_let_go_of_a_device_that_no_host_owns(scene: Scene) -> None:
+async def test_why_names_the_holder_of_a_device_of_a_pool_without_a_host(scene: Scene) -> None:
     await publish(scene, "x0")
     for name in ("one", "two"):
         await pod(scene, name, {"fabric": f"claim-{name}"})

@@ -25,7 +25,7 @@ from tests.controllers.scenario import Scene, addresses, clear, connections_clos
 from tests.rejected import Code
 
 
-async def test_a_machine_gets_what_its_flavor_asks_for() -> None:
+async def test_vmi_gets_the_devices_of_its_flavor() -> None:
     async with scene() as here:
         await flavor(here, "large", "gpu:1, nic:2", vcpus=4, memory="3Gi")
         await machine(here, "blue", "large")
@@ -74,7 +74,7 @@ hosts:
         assert addresses(await here.running("blue")) == ["0000:3b:00.0", "0000:d8:01.0"]
 
 
-async def test_what_the_spec_says_goes_before_the_flavor() -> None:
+async def test_spec_has_precedence_over_the_flavor() -> None:
     async with scene() as here:
         await flavor(here, "large", vcpus=4, memory="3Gi")
         await machine(here, "blue", "large", {"cpu": {"cores": 3}, "memory": {"guest": "1Gi"}})
@@ -85,7 +85,7 @@ async def test_what_the_spec_says_goes_before_the_flavor() -> None:
         assert await here.all(kinds.RESOURCE_CLAIM) == []  # nothing that would need one
 
 
-async def test_a_machine_waits_for_its_flavor_and_goes_on_when_it_comes() -> None:
+async def test_vmi_waits_until_its_flavor_exists() -> None:
     async with scene() as here:
         await machine(here, "blue", "large")
         assert await here.waits("blue", "Synchronized", "flavor large does not exist")
@@ -100,7 +100,7 @@ async def test_a_machine_waits_for_its_flavor_and_goes_on_when_it_comes() -> Non
         assert len(await here.events("FlavorNotFound")) == 1
 
 
-async def test_a_flavor_may_change_and_a_machine_keeps_what_it_was_made_with() -> None:
+async def test_changed_flavor_does_not_change_a_vmi() -> None:
     async with scene() as here:
         old = await flavor(here, "large", "gpu:1")
         await machine(here, "blue", "large")
@@ -134,7 +134,7 @@ async def test_who_comes_too_late_waits_with_a_reason_for_each_device() -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "the flavor goes", "the flavor changes"])
-async def test_a_claim_that_is_deleted_while_its_machine_waits_is_made_again(meanwhile: str) -> None:
+async def test_claim_deleted_while_its_vmi_waits_is_recreated(meanwhile: str) -> None:
     async with scene() as here:
         made = await flavor(here, "large", "gpu:2")
         await machine(here, "a", "large")
@@ -195,7 +195,7 @@ async def test_a_device_that_a_rule_taints_is_not_given() -> None:
         await here.rejected("b", Code.TOO_FEW_FREE, alias="gpu", wanted=1, match=1, free=0)
 
 
-async def test_a_claim_of_the_machine_beside_its_flavor() -> None:
+async def test_vmi_with_a_claim_and_a_flavor() -> None:
     """The flavor is served first, and the other claim never gets the same device."""
     async with scene(hosts=HOSTS.replace("- name: oak", "- name: zoak")) as here:
         await flavor(here, "large", "gpu:1")
@@ -233,7 +233,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_flavor_that_must_not_be_is_refused_at_the_door(name: str) -> None:
+async def test_invalid_flavor_is_rejected_at_admission(name: str) -> None:
     spec, field, words = REFUSED[name]
     async with scene() as here:
         with pytest.raises(Invalid) as caught:
@@ -242,7 +242,7 @@ async def test_a_flavor_that_must_not_be_is_refused_at_the_door(name: str) -> No
         assert words in caught.value.message
 
 
-async def test_all_that_is_wrong_with_a_flavor_is_said_at_once() -> None:
+async def test_all_mistakes_of_a_flavor_are_reported_at_once() -> None:
     """Amounts, extra specs and fields of the wrong kind alike."""
     async with scene() as here:
         with pytest.raises(Invalid) as caught:
@@ -253,7 +253,7 @@ async def test_all_that_is_wrong_with_a_flavor_is_said_at_once() -> None:
             "spec.extraSpecs[group_policy]", "spec.extraSpecs[hw:cpu_policy]"]
 
 
-async def test_a_flavor_whose_alias_is_no_longer_configured_makes_no_machines_but_can_be_changed(tmp_path: Path) -> None:
+async def test_flavor_with_a_removed_alias_starts_no_vmi_but_can_be_changed(tmp_path: Path) -> None:
     async with scene(data=tmp_path) as here:
         await flavor(here, "large", "gpu:1")
     async with scene(CONFIG.replace("name: gpu,", "name: gpux,"), data=tmp_path) as here:
@@ -266,7 +266,7 @@ async def test_a_flavor_whose_alias_is_no_longer_configured_makes_no_machines_bu
         assert len(addresses(await here.running("blue"))) == 1
 
 
-async def test_a_machine_says_its_flavor_once_and_for_all() -> None:
+async def test_flavor_of_a_vmi_is_immutable() -> None:
     async with scene() as here:
         await flavor(here, "large", "gpu:1")
         await machine(here, "blue", "large")
@@ -277,7 +277,7 @@ async def test_a_machine_says_its_flavor_once_and_for_all() -> None:
             await machine(here, "green", "large", resourceClaims=[{"name": "flavor", "resourceClaimName": "x"}])
 
 
-async def test_a_virtual_machine_passes_its_flavor_on() -> None:
+async def test_vm_passes_its_flavor_to_its_vmi() -> None:
     """Each start is a machine of its own, made from the flavor as it is then; when it is stopped the devices are free."""
     async with scene() as here:
         await flavor(here, "large", "gpu:1")
@@ -312,7 +312,7 @@ async def test_a_status_that_was_lost_is_written_again_from_the_page() -> None:
         assert (await here.running("blue"))["status"]["flavor"] == blue["status"]["flavor"]
 
 
-async def test_why_tells_of_cells_and_of_a_flavor_that_is_missing() -> None:
+async def test_why_reports_numa_cells_and_a_missing_flavor() -> None:
     async with scene() as here:
         await machine(here, "green", "nothing")
         await flavor(here, "near", "near gpu:1", extraSpecs={"hw:cpu_policy": "dedicated"})

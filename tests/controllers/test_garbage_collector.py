@@ -117,7 +117,7 @@ async def test_of_several_owners_one_is_enough() -> None:
         assert await here.names() == []
 
 
-async def test_foreground_is_over_when_a_shared_dependent_has_left() -> None:
+async def test_foreground_deletion_ends_when_a_shared_dependent_is_gone() -> None:
     async with yard() as here:
         one, two = await here.make("one"), await here.make("two")
         await here.make("child", one, two)
@@ -216,7 +216,7 @@ async def test_a_namespace_that_came_again_is_not_emptied() -> None:
         assert (await store.get(kinds.NAMESPACE, "team"))["metadata"]["uid"] not in seen != []
 
 
-async def test_a_namespace_with_running_machines_lets_go_of_their_devices() -> None:
+async def test_deleting_a_namespace_releases_the_devices_of_its_vms() -> None:
     clock = ManualClock()
     async with app.embedded(hosts=hosts_of("node", 2), clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "team"}})

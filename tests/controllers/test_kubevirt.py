@@ -31,7 +31,7 @@ async def gates(scene: Scene, **lists: list[str]) -> None:
                             scene.namespace)
 
 
-async def test_a_gate_is_closed_while_machines_use_it() -> None:
+async def test_feature_gate_is_disabled_while_vms_use_it() -> None:
     async with scenes.embedded(vfs=3) as scene:
         await scene.classes()
         await scene.template()
@@ -129,7 +129,7 @@ async def test_claims_without_a_device_are_kept_when_the_gates_are_closed() -> N
         assert len(await scene.bookings()) == len(await scene.domains()) == 1
 
 
-async def test_a_machine_that_is_over_uses_nothing() -> None:
+async def test_terminated_vmi_uses_no_gate() -> None:
     async with scenes.embedded(vfs=1) as scene:
         await scene.classes()
         await scene.template()
@@ -164,7 +164,7 @@ async def test_a_resource_that_is_not_permitted_gets_no_pod_until_it_is() -> Non
 
 
 @pytest.mark.parametrize("opened", [{"disabledFeatureGates": []}, {"featureGates": ["HostDevicesWithDRA"]}])
-async def test_a_machine_that_was_refused_starts_at_once_when_the_gate_opens(opened: dict[str, list[str]]) -> None:
+async def test_rejected_vmi_starts_when_the_gate_is_enabled(opened: dict[str, list[str]]) -> None:
     async with scenes.embedded(vfs=1) as scene:
         await scene.classes()
         await scene.template()

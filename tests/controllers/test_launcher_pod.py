@@ -55,7 +55,7 @@ def mebibytes(resources: Object) -> int:
     return int(resources["requests"]["memory"].removesuffix("Mi"))
 
 
-def test_memory_is_the_guests_and_what_the_machine_costs_besides() -> None:
+def test_memory_request_is_guest_memory_and_overhead() -> None:
     plain = mebibytes(asks(memory={"guest": "1Gi"}))
     assert 1024 + 200 < plain < 1024 + 400
     assert mebibytes(asks(resources={"requests": {"memory": "1Gi"}})) == plain
@@ -90,7 +90,7 @@ def test_cpus_are_shared_unless_they_are_the_guests_own() -> None:
     assert own["limits"]["memory"] == own["requests"]["memory"]
 
 
-def test_what_somebody_wrote_himself_is_not_doubled() -> None:
+def test_explicit_requests_are_not_added_twice() -> None:
     named = {"gpus": [{"name": "a", "deviceName": "x.com/gpu"}]}
     written = asks(devices=named, resources={"limits": {"x.com/gpu": "1"}})
     assert written["limits"]["x.com/gpu"] == "1"
@@ -134,7 +134,7 @@ def test_networks_stand_in_an_annotation_under_names_that_stay() -> None:
 
 @pytest.mark.parametrize(("upgrade", "names"), [
     (True, ["pod16477688c0e", "podb1f51a511f1"]), (False, ["net1", "net2", "net3"])])
-def test_a_machine_that_moves_keeps_counted_names_until_it_may_change_them(upgrade: bool, names: list[str]) -> None:
+def test_migrating_vmi_keeps_its_device_names(upgrade: bool, names: list[str]) -> None:
     source = {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/network-status": '[{"interface": "net1"}]'}}}
     gates = {"featureGates" if upgrade else "disabledFeatureGates": ["PodSecondaryInterfaceNamingUpgrade"]}
     now = kubevirt_config.read_config(

@@ -47,7 +47,7 @@ class Refused:
 @pytest.mark.parametrize(("error", "said"), [
     (errors.Terminating("its namespace goes"), False), (errors.Conflict("somebody was faster"), False),
     (errors.Forbidden("we may not"), True)], ids=["going", "late", "forbidden"])
-async def test_what_is_worth_a_word_in_the_log(
+async def test_which_errors_are_logged(
     context: ControllerContext, caplog: pytest.LogCaptureFixture, error: OutfitterError, said: bool
 ) -> None:
     loop = Refused(context, error)

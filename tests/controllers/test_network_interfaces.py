@@ -75,7 +75,7 @@ async def functions(scene: Scene) -> dict[str, str]:
     return out
 
 
-async def test_each_card_gets_a_function_and_every_source_says_the_same() -> None:
+async def test_each_nic_gets_a_function_and_all_sources_agree() -> None:
     async with scenery() as scene:
         await definition(scene, "fast", "x.com/vf", type="sriov")
         await definition(scene, "tagged", "x.com/vf", type="sriov", vlan=9)
@@ -164,7 +164,7 @@ async def test_a_network_that_comes_after_the_pod() -> None:
                     if each["status"] == "False"]
 
 
-async def test_whoever_writes_on_a_pod_does_not_choose_the_card() -> None:
+async def test_pod_annotations_of_others_do_not_choose_the_function() -> None:
     """A function that is nobody's, written on the pod before its machine starts."""
     async with scenery() as scene:
         await machine(scene, "blue", {"fast": (multus("fast"), {**SRIOV, "state": ""})})

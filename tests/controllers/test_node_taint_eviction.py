@@ -85,14 +85,14 @@ TIMES: dict[str, tuple[list[Object], list[Object], int | None]] = {
 
 
 @pytest.mark.parametrize("name", TIMES)
-async def test_how_long_a_taint_is_borne(name: str, scene: Scene) -> None:
+async def test_toleration_seconds(name: str, scene: Scene) -> None:
     taints, tolerations, seconds = TIMES[name]
     await pod(scene, "one", "node-0", *tolerations)
     await taint(scene, "node-0", *taints)
     assert await goes_after(scene, "one") == seconds
 
 
-async def test_a_taint_that_goes_in_time_sends_nobody_away_and_counts_anew(scene: Scene) -> None:
+async def test_removed_taint_evicts_no_pod_and_restarts_the_timer(scene: Scene) -> None:
     await pod(scene, "one", "node-0", bears(TAINT, 30))
     await taint(scene, "node-0", TAINT)
     assert await goes_after(scene, "one", 29) is None
@@ -122,7 +122,7 @@ async def vm(scene: Scene, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["Always", "RerunOnFailure"])
-async def test_a_machine_starts_elsewhere_with_devices_of_there(scene: Scene, strategy: str) -> None:
+async def test_vm_restarts_on_another_host_with_its_devices(scene: Scene, strategy: str) -> None:
     await vm(scene, strategy)
     first = await scene.running("blue")
     host = first["status"]["nodeName"]
@@ -141,7 +141,7 @@ async def test_a_machine_starts_elsewhere_with_devices_of_there(scene: Scene, st
     await scene.check_books()
 
 
-async def test_a_machine_whose_own_claim_keeps_a_device_there_waits_for_the_host(scene: Scene) -> None:
+async def test_vm_whose_claim_is_on_the_host_waits_for_it(scene: Scene) -> None:
     await scene.classes()
     await scene.create(kinds.VM, "blue", {
         "runStrategy": "Always", "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}],
@@ -156,7 +156,7 @@ async def test_a_machine_whose_own_claim_keeps_a_device_there_waits_for_the_host
     assert scenes.addresses(again) == scenes.addresses(first)
 
 
-async def test_a_machine_that_nobody_starts_again_says_why_it_ended(scene: Scene) -> None:
+async def test_evicted_vmi_without_a_vm_has_the_reason(scene: Scene) -> None:
     await vm(scene, "Once")
     host = (await scene.running("blue"))["status"]["nodeName"]
     await taint(scene, host, TAINT)
@@ -169,7 +169,7 @@ async def test_a_machine_that_nobody_starts_again_says_why_it_ended(scene: Scene
     assert not await scene.bookings()
 
 
-async def test_a_machine_that_tolerates_it_stays(scene: Scene) -> None:
+async def test_vm_that_tolerates_the_taint_stays(scene: Scene) -> None:
     await scene.classes()
     await scene.template()
     await scene.machine("blue", tolerations=[bears(TAINT)])
@@ -180,7 +180,7 @@ async def test_a_machine_that_tolerates_it_stays(scene: Scene) -> None:
     assert not await scene.events("TaintManagerEviction")
 
 
-async def test_what_was_tainted_while_nobody_looked_is_found_at_the_start() -> None:
+async def test_taint_added_while_stopped_is_found_at_the_start() -> None:
     clock = ManualClock()
     store = Memory(clock=clock, names=IdGenerator(random.Random(1)))
     for name in ("default", "here"):

@@ -74,7 +74,7 @@ async def test_a_node_that_is_not_ready_keeps_its_pods(tmp_path: Path) -> None:
         assert (await scene.pod(there))["status"]["phase"] == "Running"
 
 
-async def test_pods_of_a_node_that_is_gone_end_and_a_host_that_comes_back_lets_go(tmp_path: Path) -> None:
+async def test_pods_of_a_deleted_node_end_and_a_returning_host_releases_devices(tmp_path: Path) -> None:
     clock = ManualClock()
     async with run(tmp_path, clock, 2, 1) as scene:
         there = await two_machines(scene)
@@ -100,7 +100,7 @@ async def test_pods_of_a_node_that_is_gone_end_and_a_host_that_comes_back_lets_g
         await scene.check_books()
 
 
-async def test_a_machine_that_is_deleted_goes_with_its_node_and_its_claim_with_the_page(tmp_path: Path) -> None:
+async def test_deleted_vmi_goes_with_its_node_and_its_claim_with_the_page(tmp_path: Path) -> None:
     clock = ManualClock()
     async with run(tmp_path, clock, 2, 1) as scene:
         there = await two_machines(scene)
@@ -117,7 +117,7 @@ async def test_a_machine_that_is_deleted_goes_with_its_node_and_its_claim_with_t
         assert len(await scene.domains()) == 1
 
 
-async def test_a_host_that_is_there_makes_its_node_again_and_keeps_its_machines(tmp_path: Path) -> None:
+async def test_running_host_recreates_its_node_and_keeps_its_vms(tmp_path: Path) -> None:
     clock = ManualClock()
     async with run(tmp_path, clock, 2, 1) as scene:
         there = await two_machines(scene)

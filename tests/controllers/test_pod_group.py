@@ -35,7 +35,7 @@ async def message(scene: Scene, name: str) -> str:
     return str((conditions.find(await scene.pod(name), "PodScheduled") or {}).get("message"))
 
 
-async def test_nobody_gets_a_device_before_all_can() -> None:
+async def test_pod_group_gets_devices_all_or_nothing() -> None:
     async with scenario.embedded(vfs=1, count=2) as scene:
         await begin(scene)
         for name in ("a", "b", "c"):

@@ -49,7 +49,7 @@ async def test_a_device_of_the_rack_is_had_by_one(scene: Scene, where: Object) -
 
 @pytest.mark.parametrize("forgets", ["the device", "the page"])
 @pytest.mark.parametrize("first", ["a host's", "shared"])
-async def test_a_pool_that_changes_hands_is_not_given_twice(scene: Scene, first: str, forgets: str) -> None:
+async def test_pool_that_moves_to_another_node_is_not_allocated_twice(scene: Scene, first: str, forgets: str) -> None:
     """A host's pool becomes one that all hosts reach, or the other way round, while its device is held: it stands on the page
     that it stood on, and whoever books it on another is stopped by the pages, not only by what is known of them."""
     name = scene.host.name
@@ -121,7 +121,7 @@ async def test_a_node_must_not_be_called_like_the_page_of_a_pool(scene: Scene) -
 
 @pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "another pod's"])
 @pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
-async def test_a_claim_of_somebody_else_is_not_used(scene: Scene, told: bool, owned: bool) -> None:
+async def test_claim_of_another_owner_is_not_used(scene: Scene, told: bool, owned: bool) -> None:
     """It has the name that the pod's claim is made with, of which the pod was told already or was not."""
     await scene.classes()
     if told:
@@ -219,7 +219,7 @@ async def test_what_the_node_offers_itself_comes_first(scene: Scene) -> None:
     assert not await held(scene)
 
 
-async def test_without_a_device_the_reason_is_told(scene: Scene) -> None:
+async def test_waiting_pod_has_the_reason(scene: Scene) -> None:
     await mapped(scene, "x0")
     await pod(scene, "one", resources={"limits": {GPU: "2"}})
     found = await settled(scene, "one")
@@ -279,7 +279,7 @@ async def test_a_name_that_several_devices_have_and_devices_of_two_hosts(scene: 
     ([{"resourceName": GPU, "deviceIDs": ["a/b", "a/b"]}], "Duplicate"),
     ([{"resourceName": "gpu", "deviceIDs": ["a"]}], "example"),
 ], ids=["no resource", "no ids", "twice", "no domain"])
-async def test_what_is_assigned_is_checked_at_the_door(scene: Scene, devices: Any, says: str) -> None:
+async def test_pre_assigned_devices_are_checked_at_admission(scene: Scene, devices: Any, says: str) -> None:
     with pytest.raises(Exception, match=says) as caught:
         await pod(scene, "one", assignedDevices=devices)
     assert "spec.containers[0].assignedDevices[0]" in str(caught.value)

@@ -37,7 +37,7 @@ async def test_who_waits_longest_is_served_first() -> None:
             assert len(waiting) == len(order) - order.index(after) - 1
 
 
-async def test_a_machine_that_gets_its_device_at_once_is_not_warned_about() -> None:
+async def test_no_warning_for_a_vm_that_is_scheduled_at_once() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.template()
@@ -46,7 +46,7 @@ async def test_a_machine_that_gets_its_device_at_once_is_not_warned_about() -> N
         assert await scene.events("FailedScheduling") == []
 
 
-async def test_a_claim_that_somebody_allocated_and_nobody_uses_stays_allocated() -> None:
+async def test_claim_allocated_by_another_scheduler_and_unused_stays_allocated() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         claim = await scene.claim("mine")
@@ -62,7 +62,7 @@ async def test_a_claim_that_somebody_allocated_and_nobody_uses_stays_allocated()
         assert found["status"]["allocation"]["devices"]["results"] == [result]
 
 
-async def test_a_pod_that_another_made_for_the_machine_is_the_machines_pod() -> None:
+async def test_pod_created_by_another_replica_is_adopted() -> None:
     """Found by its owner, whatever its name."""
     async with scenes.embedded(1) as scene:
         await scene.classes()
@@ -85,7 +85,7 @@ async def test_a_pod_that_another_made_for_the_machine_is_the_machines_pod() -> 
         await scene.empty()
 
 
-async def test_a_claim_that_cannot_be_made_says_why() -> None:
+async def test_claim_that_cannot_be_created_has_a_reason() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.template()
@@ -149,7 +149,7 @@ async def test_a_pod_is_not_given_the_claim_of_one_that_had_its_name_before() ->
         assert claim["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
 
 
-async def test_news_of_a_claim_that_come_late_do_not_cost_a_stopped_machine_its_device() -> None:
+async def test_late_claim_event_does_not_release_the_device_of_a_stopped_vm() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         devices = {"hostDevices": [scenes.device()]}
@@ -194,7 +194,7 @@ async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pyte
         await scene.check_books()
 
 
-async def test_a_host_whose_page_says_no_again_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_host_with_a_repeated_page_conflict_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page minds need not be in what its host publishes; then the next host is as good."""
     real, asked = Page.holding, []
 
@@ -236,7 +236,7 @@ async def told() -> None:
         await asyncio.sleep(0)
 
 
-async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
+async def test_event_of_a_later_pod_does_not_put_it_first() -> None:
     """While the scheduler is at work there is news of the last of those who wait for a device, then the device becomes free."""
     async with scenes.embedded(1) as scene:
         await scene.classes()
@@ -262,7 +262,7 @@ async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
         assert await bound(scene) == ["zoe"]
 
 
-async def test_who_was_taken_along_by_one_who_was_stopped_is_told_so() -> None:
+async def test_pod_of_a_cancelled_batch_gets_the_reason() -> None:
     async with scenes.embedded(1) as scene:
         [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
         await scene.settle()  # nobody else is at work

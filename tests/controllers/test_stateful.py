@@ -304,26 +304,26 @@ def run(count: int, steps: int, seed: int = 0, world: type[Machine] = Machine) -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_promises(seed: int) -> None:
+def test_invariants_hold(seed: int) -> None:
     run(6, 25, seed)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_promises_when_more_happens(seed: int) -> None:
+def test_invariants_hold_with_more_steps(seed: int) -> None:
     run(5, 25, seed, Wider)
 
 
 @pytest.mark.long(seeds=range(108, 116))
-def test_promises_for_long(seed: int) -> None:
+def test_invariants_hold_for_long(seed: int) -> None:
     run(50, 60, seed)
 
 
 @pytest.mark.long(seeds=range(3, 8))
-def test_promises_for_long_when_more_happens(seed: int) -> None:
+def test_invariants_hold_for_long_with_more_steps(seed: int) -> None:
     run(40, 60, seed, Wider)
 
 
-def test_the_same_story_wherever_it_runs() -> None:
+def test_seed_determines_the_run() -> None:
     """Sets have another order in each process; no two products write anything in another order, or anything else, for that."""
     story = "from tests.controllers import test_stateful; print(test_stateful.run(3, 25, 1))"
     processes = [subprocess.Popen([sys.executable, "-c", story], text=True, cwd=ROOT, stdout=subprocess.PIPE,

@@ -310,7 +310,7 @@ async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> Non
         await STORIES[name](scene)
 
 
-async def test_one_that_fails_over_and_over_waits_longer_each_time() -> None:
+async def test_repeated_failures_back_off() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.template()
@@ -423,7 +423,7 @@ async def _started(scene: Scene) -> str:
 
 
 @pytest.mark.usefixtures("prompt")
-async def test_a_restart_comes_about_when_the_news_of_the_stop_is_late() -> None:
+async def test_restart_succeeds_when_the_stop_event_is_late() -> None:
     async with scenes.embedded(1) as scene:
         first = await _started(scene)
         await ask(scene, {"action": "Stop", "uid": first}, {"action": "Start"})
@@ -470,7 +470,7 @@ OLD_VIEWS: dict[str, Callable[[Scene], Awaitable[Object]]] = {
 
 
 @pytest.mark.parametrize("name", OLD_VIEWS)
-async def test_who_was_held_up_does_not_start_a_machine_again(name: str) -> None:
+async def test_delayed_controller_does_not_start_a_vm_again(name: str) -> None:
     """A process that stood still (SIGSTOP) goes on with what it saw; meanwhile another started the machine and stopped it."""
     async with scenes.embedded(1) as scene:
         await scene.classes()
@@ -494,7 +494,7 @@ async def test_who_was_held_up_does_not_start_a_machine_again(name: str) -> None
         assert (await scene.find(kinds.VM, "blue") or {})["status"]["printableStatus"] == "Stopped"
 
 
-async def test_who_was_held_up_does_not_start_another_machine_of_the_name() -> None:
+async def test_delayed_controller_does_not_start_another_vm_of_the_name() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.template()

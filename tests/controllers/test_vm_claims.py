@@ -51,7 +51,7 @@ async def failure(scene: Scene, *words: str) -> str:
     return await scene.reach(check, f"the machine says {' and '.join(words)}")
 
 
-async def test_a_machine_of_which_a_claim_cannot_be_made_says_so_and_can_be_stopped() -> None:
+async def test_vm_whose_claim_cannot_be_created_has_the_reason_and_can_be_stopped() -> None:
     async with scenes.embedded(2) as scene:
         await scene.classes()
         await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
@@ -73,7 +73,7 @@ async def test_a_machine_of_which_a_claim_cannot_be_made_says_so_and_can_be_stop
         await scene.check_books()
 
 
-async def test_a_machine_that_gets_no_claim_from_its_first_moment_on_says_so() -> None:
+async def test_new_vm_without_a_claim_has_the_reason() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM):
@@ -86,7 +86,7 @@ async def test_a_machine_that_gets_no_claim_from_its_first_moment_on_says_so() -
         await shows(scene, "Running", runStrategy="Once")
 
 
-async def test_a_machine_that_may_not_keep_its_claim_says_so_and_can_be_stopped() -> None:
+async def test_vm_whose_claim_cannot_be_kept_has_the_reason_and_can_be_stopped() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM, "patch"):
@@ -426,7 +426,7 @@ async def _(scene: Scene) -> None:
     assert addresses(await scene.running("blue")) == addresses(first)
 
 
-async def test_a_machine_starts_when_its_template_comes() -> None:
+async def test_vm_starts_when_its_template_is_created() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **by_template()})
@@ -437,7 +437,7 @@ async def test_a_machine_starts_when_its_template_comes() -> None:
         assert await scene.all(kinds.VMI)
 
 
-async def test_who_has_not_seen_the_instance_frees_nothing() -> None:
+async def test_stale_cache_releases_nothing() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.template()
@@ -453,7 +453,7 @@ async def test_who_has_not_seen_the_instance_frees_nothing() -> None:
             await late.reconcile(f"{scene.namespace}/blue")
 
 
-async def test_who_was_held_up_frees_nothing_of_a_machine_that_runs() -> None:
+async def test_delayed_controller_releases_nothing_of_a_running_vm() -> None:
     """It knows the machine as it was before it was started."""
     async with scenes.embedded(2) as scene:
         await scene.classes()
@@ -473,7 +473,7 @@ async def test_who_was_held_up_frees_nothing_of_a_machine_that_runs() -> None:
         assert [one["metadata"] for one in await own_claims(scene)] == [claim["metadata"]]
 
 
-async def test_who_was_held_up_gives_nothing_away_that_is_kept() -> None:
+async def test_delayed_controller_releases_no_kept_claim() -> None:
     """It knows the template as it was before the machine was changed, had another claim and was stopped again."""
     async with scenes.embedded(2) as scene:
         await scene.classes()

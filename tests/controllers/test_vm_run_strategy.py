@@ -97,7 +97,7 @@ def test_an_instance_that_is_going_is_waited_for(how: str) -> None:
 @pytest.mark.parametrize("how", ["Always", "Manual", "Halted", "RerunOnFailure", "Once"])
 @pytest.mark.parametrize(("phase", "finalizers", "do"), [
     (RUNS, ["example.com/backup"], "delete"), (RUNS, ["orphan", "example.com/backup"], "nothing"), (NONE, [], "nothing")])
-def test_a_machine_that_goes_takes_its_instance_along(how: str, phase: str, finalizers: list[str], do: str) -> None:
+def test_deleted_vm_deletes_its_vmi(how: str, phase: str, finalizers: list[str], do: str) -> None:
     given = vm(how, START)
     given["metadata"] |= {"deletionTimestamp": "2026-01-01T12:00:00Z", "finalizers": finalizers}
     assert vm_run_strategy.decide(given, instance(phase), NOW).do == do
@@ -107,7 +107,7 @@ def test_a_machine_that_goes_takes_its_instance_along(how: str, phase: str, fina
     (vm("Always", startFailure=SOON), True), (vm("RerunOnFailure", vm_run_strategy.RERUN, startFailure=SOON), True),
     (vm("Manual", START, startFailure=SOON), False), (vm("Always", START, startFailure=SOON), False),
     (vm("Always", startFailure={**SOON, "retryAfterTimestamp": "2026-01-01T12:00:00Z"}), False)])
-def test_who_failed_waits_unless_somebody_asks(given: Object, waits: bool) -> None:
+def test_failed_vm_waits_unless_a_user_starts_it(given: Object, waits: bool) -> None:
     act = vm_run_strategy.decide(given, None, NOW)
     assert (act.do, act.wait) == (("nothing", timedelta(seconds=7)) if waits else ("create", None))
 
@@ -136,7 +136,7 @@ def test_the_pause_grows_up_to_five_minutes() -> None:
     (vm("Always", startFailure=SOON), True), (vm("RerunOnFailure", startFailure=SOON), True),
     (vm("Halted", startFailure=SOON), False), (vm("Manual", startFailure=SOON), False), (vm("Once", startFailure=SOON), False),
     (vm("RerunOnFailure", STOP, startFailure=SOON), False), (vm("RerunOnFailure", OTHER, startFailure=SOON), True)])
-def test_failures_are_forgotten_when_somebody_stops_it(given: Object, kept: bool) -> None:
+def test_failures_are_reset_when_a_user_stops_the_vm(given: Object, kept: bool) -> None:
     assert vm_run_strategy.failure(given, instance(WAITS), NOW) == (SOON if kept else None)
     assert (vm_run_strategy.failure(given, instance(FAILED), NOW) is not None) is kept, "it is going"
 
@@ -174,12 +174,12 @@ WORDS: dict[str, tuple[Object | None, Object, str]] = {
 }
 
 
-def test_a_machine_that_waits_to_be_moved_here() -> None:
+def test_vm_that_waits_for_a_migration() -> None:
     assert vm_run_strategy.printable(vm("WaitAsReceiver"), None, vm_run_strategy.RunDecision()) == "WaitingForReceiver"
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_the_word_for_people(word: str) -> None:
+def test_printable_status(word: str) -> None:
     given, over, do = WORDS[word]
     act = vm_run_strategy.RunDecision("delete") if do == "delete" else vm_run_strategy.RunDecision()
     assert vm_run_strategy.printable({**vm("Manual"), **({"metadata": {"name": "blue"}} | over)}, given, act) == word

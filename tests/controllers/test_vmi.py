@@ -557,7 +557,7 @@ async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> Non
         await STORIES[name].tell(scene)
 
 
-async def test_a_claim_that_is_deleted_while_its_machine_waits_is_made_again() -> None:
+async def test_claim_deleted_while_its_vmi_waits_is_recreated() -> None:
     """In a cluster it is Kubernetes that makes claims for pods."""
     async with scenes.embedded(1) as scene:
         await scene.classes()

@@ -120,7 +120,7 @@ async def pod(told: Told) -> tuple[str, str, str]:
 GOES, STANDS = ("True", "True", ""), ("False", "False", "ReadinessGatesNotReady")
 
 
-async def test_a_machine_is_paused_and_goes_on() -> None:
+async def test_vmi_is_paused_and_unpaused() -> None:
     async with telling() as told:
         await told.vm()
         await told.shows("Running")
@@ -150,7 +150,7 @@ async def test_a_machine_is_paused_and_goes_on() -> None:
         await told.scene.check_books()
 
 
-async def test_a_quiet_machine_is_not_written_again() -> None:
+async def test_idle_vmi_is_not_written_again() -> None:
     async with telling() as told:
         await told.vm()
         await told.ask("pause", code=404)
@@ -165,7 +165,7 @@ async def test_a_quiet_machine_is_not_written_again() -> None:
         assert await told.instance() == before
 
 
-async def test_what_somebody_else_pauses_is_told_and_not_fought() -> None:
+async def test_pause_by_another_client_is_reported_and_kept() -> None:
     async with telling() as told:
         await told.vm()
         await told.shows("Running")
@@ -183,7 +183,7 @@ async def test_what_somebody_else_pauses_is_told_and_not_fought() -> None:
         assert paused(await told.instance()) == ("-", "True", "")
 
 
-async def test_a_wish_outlives_every_process(tmp_path: Path) -> None:
+async def test_action_request_survives_restarts(tmp_path: Path) -> None:
     """Noted while the hypervisor is away; everything ends before it is back."""
     clock = ManualClock()
     async with telling(tmp_path, clock) as told:
@@ -209,7 +209,7 @@ async def test_a_wish_outlives_every_process(tmp_path: Path) -> None:
         await told.shows("Paused")
 
 
-async def test_the_last_of_several_wishes_counts() -> None:
+async def test_last_of_several_action_requests_wins() -> None:
     async with telling() as told:
         await told.vm()
         await told.shows("Running")
@@ -225,7 +225,7 @@ async def test_the_last_of_several_wishes_counts() -> None:
         assert await told.events("Paused") == []
 
 
-async def test_a_hypervisor_that_cannot_pause_says_why() -> None:
+async def test_failed_pause_has_a_reason() -> None:
     async with telling() as told:
         await told.vm()
         await told.shows("Running")
@@ -237,7 +237,7 @@ async def test_a_hypervisor_that_cannot_pause_says_why() -> None:
         assert paused(await told.instance()) == ("-", "True", "")
 
 
-async def test_a_machine_starts_paused_when_its_spec_says_so() -> None:
+async def test_vmi_starts_paused_by_its_spec() -> None:
     async with telling() as told:
         await told.vm(startStrategy="Paused")
         await told.shows("Paused")
@@ -248,7 +248,7 @@ async def test_a_machine_starts_paused_when_its_spec_says_so() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["Halted", "Manual"])
-async def test_a_machine_starts_paused_when_it_is_asked_to(strategy: str) -> None:
+async def test_vmi_starts_paused_by_request(strategy: str) -> None:
     async with telling() as told:
         await told.vm(strategy)
         await told.shows("Stopped")
@@ -272,7 +272,7 @@ async def test_a_machine_starts_paused_when_it_is_asked_to(strategy: str) -> Non
 
 
 @pytest.mark.parametrize("action", ["stop", "restart", "delete"])
-async def test_a_paused_machine_is_not_waited_for(action: str) -> None:
+async def test_paused_vmi_is_destroyed_without_a_grace_period(action: str) -> None:
     """Its guest cannot hear the power button."""
     async with telling() as told:
         await told.vm(terminationGracePeriodSeconds=3600)
@@ -292,7 +292,7 @@ async def test_a_paused_machine_is_not_waited_for(action: str) -> None:
 
 @pytest.mark.parametrize(("action", "options"), [("stop", {"gracePeriod": 0}), ("restart", {"gracePeriodSeconds": 0})])
 @pytest.mark.parametrize("strategy", ["Always", "Manual"])
-async def test_a_machine_that_does_not_listen_is_stopped_by_force(action: str, options: Object, strategy: str) -> None:
+async def test_vmi_that_ignores_shutdown_is_destroyed(action: str, options: Object, strategy: str) -> None:
     async with telling() as told:
         clock = told.scene.clock
         assert clock is not None
@@ -371,7 +371,7 @@ async def test_a_reset_that_comes_too_late_is_not_done() -> None:
         assert "stateChangeRequests" not in (await told.instance())["status"]
 
 
-async def test_notes_that_nobody_understands_go_with_a_reason() -> None:
+async def test_unknown_action_requests_are_dropped_with_a_reason() -> None:
     async with telling() as told:
         await told.vm()
         await told.shows("Running")

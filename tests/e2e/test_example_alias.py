@@ -51,7 +51,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
         assert not running.log()
 
 
-def test_the_story(up: Up) -> None:
+def test_example_runs(up: Up) -> None:
     brought = typed("plan", "-f", str(EXAMPLE), kubeconfig=up.kubeconfig)  # flavors in a file count as if they were there
     assert brought.code == 1
     for line in ("vmi/blue would go to elm", "vmi/green would go to oak", "vmi/red would go to elm", "vmi/yellow would wait",

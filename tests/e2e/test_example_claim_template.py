@@ -63,5 +63,5 @@ def test_a_device_goes_or_stays_when_its_vm_stops(up: Up) -> None:
     assert claim(up, "onyx") == kept
 
 
-def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:
+def test_readme_commands_run_in_order(up: Up) -> None:
     type_what_it_tells(EXAMPLE / "README.md", up)

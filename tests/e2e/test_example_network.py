@@ -108,7 +108,7 @@ spec: {config: '{"type": "sriov"}'}
 """
 
 
-def test_what_is_forgotten_is_told(tmp_path: Path) -> None:
+def test_missing_field_is_reported(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(FORGOTTEN)
     with Up(tmp_path / "data", simulate=str(tmp_path / "hosts.yaml")) as up:
         up.ok("apply", "-f", str(EXAMPLE / "1-networks.yaml"), "-f", "-", stdin=NOBODYS)
@@ -127,7 +127,7 @@ def test_what_is_forgotten_is_told(tmp_path: Path) -> None:
                 assert word in planned.out, "a plan knows it before"
 
 
-def test_a_card_that_was_left_out_is_something_wrong(tmp_path: Path) -> None:
+def test_skipped_nic_is_an_error(tmp_path: Path) -> None:
     asks = ASKS.format(name="lost", network="odd").replace("sriov", "bridge")
     odd = NOBODYS.replace("nobodys, annotations: {k8s.v1.cni.cncf.io/resourceName: example.com/nobodys}", "odd").replace(
         "sriov", "ovs")
@@ -137,5 +137,5 @@ def test_a_card_that_was_left_out_is_something_wrong(tmp_path: Path) -> None:
         assert up.ok("why", "vmi/lost").startswith("vmi/lost runs on node-0, without network card a\n  a: skipped, ")
 
 
-def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:
+def test_readme_commands_run_in_order(up: Up) -> None:
     type_what_it_tells(EXAMPLE / "README.md", up)

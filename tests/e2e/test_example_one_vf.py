@@ -23,7 +23,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
         assert not running.log()
 
 
-def test_the_story_with_outfit(up: Up) -> None:
+def test_example_runs_with_outfit(up: Up) -> None:
     def ok(*words: str) -> str:
         done = typed(*words, kubeconfig=up.kubeconfig)
         assert (done.code, done.err) == (0, ""), f"{words}: {done}"
@@ -67,7 +67,7 @@ def test_the_story_with_outfit(up: Up) -> None:
 
 
 @pytest.mark.parametrize("file", ["README.md", f"{EXAMPLES}/README.md"])
-def test_what_a_readme_tells_to_type_can_be_typed_in_that_order(up: Up, file: str) -> None:
+def test_readme_commands_run_in_order(up: Up, file: str) -> None:
     lines = re.findall(r"^(?:    )?outfit ((?!up\b)[^#\n]*)", (ROOT / file).read_text(), re.MULTILINE)
     assert len(lines) >= 8
     for line in lines:
@@ -80,7 +80,7 @@ def _typed_well(up: Up, words: list[str]) -> bool:
 
 
 @pytest.mark.kubectl
-def test_the_story_with_kubectl(up: Up, tmp_path: Path) -> None:
+def test_example_runs_with_kubectl(up: Up, tmp_path: Path) -> None:
     kubectl = Kubectl(up)
     made = kubectl("apply", "-f", f"{EXAMPLES}/1-class.yaml", "-f", f"{EXAMPLES}/2-blue.yaml")
     assert "virtualmachineinstance.kubevirt.io/blue created" in made

@@ -32,7 +32,7 @@ def status(up: Up, name: str) -> str:
     return rows.get(name, "")
 
 
-def test_the_device_stays_with_the_machine(up: Up) -> None:
+def test_device_stays_with_the_vm(up: Up) -> None:
     up.ok("apply", "-f", str(EXAMPLE / "1-class.yaml"), "-f", str(EXAMPLE / "2-amber.yaml"))
     until(lambda: status(up, "amber") == "Stopped", "amber is known")
     assert not up.ok("get", "vmi", "-o", "name"), "it starts when somebody says so"
@@ -67,5 +67,5 @@ def test_the_device_stays_with_the_machine(up: Up) -> None:
     assert VF in up.ok("vm", "devices", "violet")
 
 
-def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:
+def test_readme_commands_run_in_order(up: Up) -> None:
     type_what_it_tells(EXAMPLE / "README.md", up)

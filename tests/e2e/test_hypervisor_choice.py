@@ -42,14 +42,14 @@ def test_libvirt_is_taken_where_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.usefixtures("library")
-def test_a_machine_without_devices_is_used_when_libvirt_is_asked_for(tmp_path: Path) -> None:
+def test_host_without_devices_is_used_with_libvirt(tmp_path: Path) -> None:
     hosts, said = up.choose(None, tmp_path, hypervisor="test:///default")
     assert [isinstance(host.hypervisor, Libvirt) for host in hosts] == [True]
     assert said == "this host; its VMs run in libvirt at test:///default"
 
 
 @pytest.mark.usefixtures("no_library")
-def test_without_the_library_machines_are_played_or_it_is_refused(tmp_path: Path) -> None:
+def test_without_the_library_vms_are_simulated_or_start_is_refused(tmp_path: Path) -> None:
     made, said = app.hypervisor(None, "oak", tmp_path)
     assert isinstance(made, Simulated)
     assert "simulated: libvirt is used through the Python library libvirt-python, which is not installed here" in said

@@ -27,7 +27,7 @@ def marked(up: Up) -> bool:
     return any(name.endswith(".paused") for name in up.domains())
 
 
-def test_a_wish_that_was_acknowledged_comes_true(tmp_path: Path) -> None:
+def test_acknowledged_action_request_is_executed(tmp_path: Path) -> None:
     up = Up(tmp_path / "data")
     with up:
         up.ok("apply", "-f", "-", stdin=MACHINE)

@@ -168,7 +168,7 @@ def parts(names: Iterable[str]) -> list[Object]:
     return [{"delete": some[number::PROCESSES]} for number in range(PROCESSES)]
 
 
-async def test_through_the_front_door(tmp_path: Path) -> None:
+async def test_race_through_the_api(tmp_path: Path) -> None:
     with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
         await asyncio.to_thread(up.ok, "apply", "-f", str(EXAMPLE / "1-class.yaml"))
         async with worker_processes.reader(up.kubeconfig) as store, claimers(up.kubeconfig) as those:

@@ -68,7 +68,7 @@ def drive(up: Up, name: str) -> Path:
     return Path(DRIVES) / f"{shown(up, name)['metadata']['uid']}.iso"
 
 
-def test_whoever_is_killed_the_rest_goes_on(libvirtd: Daemon, tmp_path: Path) -> None:
+def test_killed_process_is_recovered(libvirtd: Daemon, tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None)
     with up:
         assert f"this host; its VMs run in libvirt at {libvirtd.uri}" in up.tells("hosts")
@@ -121,7 +121,7 @@ def paused(up: Up, name: str) -> bool:
     return any(one["type"] == "Paused" and one["status"] == "True" for one in shown(up, name)["status"]["conditions"])
 
 
-def test_whoever_pauses_a_machine_it_is_told_and_whoever_is_killed_it_is_done(libvirtd: Daemon, tmp_path: Path) -> None:
+def test_pause_is_reported_and_survives_kills(libvirtd: Daemon, tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None)
     with up:
         up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue").replace("Seconds: 0", "Seconds: 3600"))
@@ -151,7 +151,7 @@ def test_whoever_pauses_a_machine_it_is_told_and_whoever_is_killed_it_is_done(li
         assert up.stop() == 0
 
 
-def test_a_machine_starts_paused(libvirtd: Daemon, tmp_path: Path) -> None:
+def test_vmi_starts_paused(libvirtd: Daemon, tmp_path: Path) -> None:
     with Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None) as up:
         up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue").replace("spec:\n", "spec:\n  startStrategy: Paused\n", 1))
         until(lambda: up.phase("blue") == "Running", "blue is there", PATIENCE)
@@ -170,7 +170,7 @@ def bridge() -> Iterator[str]:
     subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
 
 
-def test_network_cards_of_a_real_machine(libvirtd: Daemon, tmp_path: Path, bridge: str) -> None:
+def test_nics_of_a_real_vm(libvirtd: Daemon, tmp_path: Path, bridge: str) -> None:
     """One behind the host, one on a bridge that comes later, and what cannot be had is refused."""
     with Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None) as up:
         up.ok("apply", "-f", "-", stdin=NETWORK.format(bridge=bridge))
@@ -202,7 +202,7 @@ def plugged(bridge: str) -> Any:
                                      text=True).stdout or "[]")
 
 
-def test_a_libvirt_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
+def test_missing_libvirt_is_reported_at_the_start(tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--hypervisor", f"qemu+unix:///system?socket={tmp_path}/none", simulate=None)
     with pytest.raises(TimeoutError, match=r"libvirt at qemu\+unix:.* does not answer"):
         up.start()

@@ -43,15 +43,15 @@ COMMANDS = {  # one for each way through outfitter.cli.broken_pipe
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_that_nobody_reads_ends_quietly(name: str, running: Up) -> None:
+def test_command_with_a_closed_pipe_ends_quietly(name: str, running: Up) -> None:
     assert unread(COMMANDS[name], running.home, running.kubeconfig) == (CLOSED, "")
 
 
-def test_an_error_that_nobody_reads_ends_quietly(running: Up) -> None:
+def test_error_to_a_closed_pipe_ends_quietly(running: Up) -> None:
     assert unread(["get", "vmi", "nobody"], running.home, running.kubeconfig, both=True) == (CLOSED, "")
 
 
-def test_a_server_that_nobody_hears_ends_quietly(tmp_path: Path) -> None:
+def test_server_with_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     words = ["up", "--data", str(tmp_path / "data"), "--port", "0", "--simulate", "1x1"]
     assert unread(words, tmp_path) == (CLOSED, "")
 

@@ -202,7 +202,7 @@ def test_the_model_that_was_given_is_the_one_of_its_host(up: Up) -> None:
     assert config["opaque"]["parameters"]["driverConfig"] == {"driver": "vfio-pci"}
 
 
-def test_a_slice_reads_back_as_it_was_written(up: Up) -> None:
+def test_slice_is_stored_as_written(up: Up) -> None:
     file = SEEDS / "000" / "6-slice.yaml"
     up.ok("apply", "-f", str(file))
     written = yaml.load(file.read_text(), Loader=yaml.BaseLoader)  # every value as text
@@ -214,7 +214,7 @@ def test_a_slice_reads_back_as_it_was_written(up: Up) -> None:
     assert found["spec"]["pool"] == {"generation": 0, "name": "kind-1.31-dra-control-plane", "resourceSliceCount": 1}
 
 
-def test_a_status_that_somebody_writes_himself_is_not_believed(up: Up) -> None:
+def test_status_written_by_a_user_is_not_trusted(up: Up) -> None:
     """The document shows the status in the manifest. Whoever sends it does not get the device that it names."""
     *rest, machine = yaml.safe_load_all(gpu_file("000").read_text())
     claimed = {"name": "gpu-7", "resourceClaimName": "x", "attributes": {"pciAddress": "0000:ff:00.0"}}
@@ -311,14 +311,14 @@ def test_every_manifest_with_kubectl(up: Up, document: str) -> None:
     assert "deviceClassName: gpu.example.com" in alpha
 
 
-def test_the_readme_tells_of_every_file() -> None:
+def test_readme_lists_every_file() -> None:
     table = (SEEDS / "README.md").read_text()
     for document in DOCUMENTS:
         for file in files(document):
             assert f"[{document}/{file.name}]({document}/{file.name})" in table
 
 
-def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:
+def test_readme_commands_run_in_order(up: Up) -> None:
     lines = re.findall(r"^outfit ((?!up\b)[^#\n]*)", (SEEDS / "README.md").read_text(), re.MULTILINE)
     assert len(lines) >= 10
     for line in lines:

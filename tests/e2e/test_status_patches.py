@@ -129,7 +129,7 @@ def test_devices_cost_two_patches_at_most(name: str, lives: dict[str, list[Objec
         (state["type"], state["metadata"].get("finalizers"), state.get("status")) for state in life]
 
 
-def test_a_machine_without_devices_is_written_seldom(lives: dict[str, list[Object]]) -> None:
+def test_vmi_without_devices_is_written_seldom(lives: dict[str, list[Object]]) -> None:
     """Made, finalizer, waiting, placed, running; and its end: else the comparison with it would prove little."""
     plain = lives["plain"]
     assert [state["type"] for state in plain][0::len(plain) - 1] == ["ADDED", "DELETED"]

@@ -43,7 +43,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield up
 
 
-def test_it_says_where_it_listens_and_what_to_type(running: Up) -> None:
+def test_start_prints_address_and_next_commands(running: Up) -> None:
     assert running.tells("API server").startswith("https://127.0.0.1:")
     assert running.tells("hosts") == "node-0, node-1 (simulated as --simulate 2x3 says)"
     assert running.tells("devices") == "6 offered"
@@ -55,7 +55,7 @@ def test_it_says_where_it_listens_and_what_to_type(running: Up) -> None:
     assert not running.log()
 
 
-def test_every_command_it_tells_to_type_works(running: Up) -> None:
+def test_every_printed_command_works(running: Up) -> None:
     told = [line.split(" or:")[0].split()[1:] for line in running.said.splitlines() if line.startswith("  outfit ")]
     assert [words[0] for words in told] == ["get", "apply", "why"]
     for words in told:
@@ -63,7 +63,7 @@ def test_every_command_it_tells_to_type_works(running: Up) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_in_order_also_while_somebody_watches(data: Path, number: signal.Signals) -> None:
+def test_signal_stops_it_in_order_with_open_watches(data: Path, number: signal.Signals) -> None:
     with Up(data) as up:
         asyncio.run(_stop_under_a_watch(up, number))
         assert "stopping; everything is kept in" in up.hear("kept in")
@@ -104,7 +104,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"my diary\n", b"SQLite format 3\x00" + bytes(200)], ids=["text", "other database"])
-def test_somebody_elses_file_is_left_alone(data: Path, content: bytes) -> None:
+def test_file_of_another_program_is_not_changed(data: Path, content: bytes) -> None:
     data.mkdir()
     (data / "outfitter.db").write_bytes(content)
     done = typed("up", "--data", str(data), "--port", "0", "--simulate", "1x1")
@@ -113,7 +113,7 @@ def test_somebody_elses_file_is_left_alone(data: Path, content: bytes) -> None:
     assert (data / "outfitter.db").read_bytes() == content
 
 
-def test_certificates_that_are_of_no_use_are_made_anew(data: Path) -> None:
+def test_unusable_certificates_are_recreated(data: Path) -> None:
     """The disk was full when they were written."""
     with Up(data) as up:
         up.ok("get", "nodes")
@@ -177,7 +177,7 @@ THEIRS: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_somebody_elses_file_is_not_written_over(data: Path, tmp_path: Path, name: str) -> None:
+def test_file_of_another_program_is_not_overwritten(data: Path, tmp_path: Path, name: str) -> None:
     content, says = THEIRS[name]
     theirs = tmp_path / "config"
     theirs.write_text(yaml.safe_dump(content))
@@ -189,7 +189,7 @@ def test_somebody_elses_file_is_not_written_over(data: Path, tmp_path: Path, nam
 
 
 @pytest.mark.skipif(not NOTHING_HERE, reason="this machine has a device bound to vfio-pci")
-def test_a_machine_with_nothing_to_offer_plays_two_hosts(data: Path) -> None:
+def test_host_without_devices_simulates_two_hosts(data: Path) -> None:
     with Up(data, simulate=None) as up:
         assert up.tells("hosts") == "node-0, node-1 (simulated, because this host has no device bound to vfio-pci to offer)"
         assert up.tells("devices") == "16 offered"
@@ -257,7 +257,7 @@ def test_a_restart_keeps_everything_as_it_was(data: Path, end: signal.Signals) -
         until(lambda: up.phase("red") == "Running", "red runs on what blue had")
 
 
-def test_hosts_that_are_gone_take_nothing_new_and_come_back(data: Path) -> None:
+def test_removed_hosts_get_no_pods_until_they_return(data: Path) -> None:
     def nodes(up: Up) -> list[list[str]]:
         return [row.split()[:2] for row in up.ok("get", "nodes").splitlines()[1:]]
 

@@ -61,7 +61,7 @@ def another(up: Up, name: str, than: str) -> str:
     return until(check, f"another instance of {name}")
 
 
-def test_the_life_of_a_machine(up: Up) -> None:
+def test_vm_lifecycle(up: Up) -> None:
     name = make(up, "blue", "Halted")
     assert "Server Version" in say(up, "version")
     assert "VM blue was scheduled to start" in say(up, "start", name, "--paused")
@@ -87,7 +87,7 @@ def test_the_life_of_a_machine(up: Up) -> None:
     assert shown(up, "vm", name)["spec"]["runStrategy"] == "Halted"
 
 
-def test_a_machine_that_does_what_it_is_asked(up: Up) -> None:
+def test_pause_unpause_and_reset(up: Up) -> None:
     name = make(up, "manual", "Manual")
     reach(up, name, "Stopped")
     say(up, "start", name, "--paused")
@@ -175,7 +175,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_said_in_kubevirts_words(name: str, machines: Up) -> None:
+def test_rejections_have_kubevirts_messages(name: str, machines: Up) -> None:
     words, text = REFUSED[name]
     before = picture(machines)
     assert text in say(machines, *words, fails=True)

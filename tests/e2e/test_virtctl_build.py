@@ -88,7 +88,7 @@ def test_it_is_built_once(lab: Lab) -> None:
     assert subprocess.run([Path(path) / "virtctl"], capture_output=True, check=True, text=True).stdout.startswith("Client")
 
 
-def test_without_go_it_says_what_to_do(lab: Lab) -> None:
+def test_missing_go_names_the_remedy(lab: Lab) -> None:
     code, out, err = lab.run(go="no-such-go")
     assert (code, out) == (1, "")
     assert err == "virtctl: no Go on this machine, so KubeVirt's virtctl cannot be built; put a virtctl in PATH\n"
@@ -119,7 +119,7 @@ def test_one_that_is_ended_leaves_nothing_that_looks_whole(how: signal.Signals, 
     assert (sorted(path.name for path in lab.folder.iterdir()), lab.builds()) == (["lock", "virtctl"], 2)
 
 
-def test_one_that_fails_says_so_and_is_tried_again(lab: Lab) -> None:
+def test_failed_build_is_reported_and_retried(lab: Lab) -> None:
     lab.let("breaks")
     assert lab.run()[0] != 0
     assert lab.run("--path")[0] == 1

@@ -96,7 +96,7 @@ def test_offer(devices: list[HostDevice], offered: list[tuple[str, ...]], reason
         assert reason.startswith(address)
 
 
-def test_a_group_bears_the_name_of_its_lowest_address() -> None:
+def test_group_is_named_by_its_lowest_address() -> None:
     (entry,) = assignable.assignable(group(gpu("0000:e5:00.0"), gpu("0000:0a:00.0"))).offered
     assert entry.name == "pci-0000-0a-00-0"
 
@@ -123,7 +123,7 @@ def test_the_unlisted_neighbour_of_a_listed_function(driver: str | None, togethe
         "offer both")
 
 
-def test_a_group_bears_the_name_and_the_words_of_the_function_that_is_listed() -> None:
+def test_group_has_name_and_attributes_of_its_listed_function() -> None:
     answer = assignable.assignable(
         group(gpu(A), gpu(B)), spec=parse_entries([{"address": B, "traits": "x"}], report=False)
     )
@@ -138,7 +138,7 @@ def mdev(uuid: str, parent: str) -> Mdev:
                 pcie_root="pci0000:64", iommu_group=99, memory=None)
 
 
-def test_a_function_that_is_sliced_is_not_given_whole() -> None:
+def test_function_with_mediated_devices_is_not_assignable_as_a_whole() -> None:
     one, two = mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A), mdev("4b20d080-1b54-4048-85b3-a6a62d165c02", B)
     answer = assignable.assignable([gpu(A)], [one])
     assert [entry.name for entry in answer.offered] == [one.name]
@@ -162,7 +162,7 @@ def test_all_mediated_devices_of_a_function_are_counted() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["vendor", "product", "class_code"])
-def test_what_does_not_tell_what_it_is_stays(unknown: str) -> None:
+def test_unidentified_function_is_not_assignable(unknown: str) -> None:
     answer = assignable.assignable([gpu(A, **{unknown: None})])
     assert answer.offered == ()
     assert answer.withheld[0].reason == (
@@ -172,23 +172,23 @@ def test_what_does_not_tell_what_it_is_stays(unknown: str) -> None:
 @pytest.mark.parametrize(
     "device", [gpu(A, driver="mlx5_vfio_pci"), gpu(A, driver="nvidia", kind=FunctionKind.VENDOR_VF, parent=B)]
 )
-def test_what_a_driver_of_its_vendor_hands_over_is_offered(device: HostDevice) -> None:
+def test_function_passed_through_by_a_vendor_driver_is_assignable(device: HostDevice) -> None:
     assert [entry.device for entry in assignable.assignable([device]).offered] == [device]
 
 
-def test_a_neighbour_that_is_listed_and_says_it_is_elsewhere_is_told() -> None:
+def test_listed_group_member_that_is_elsewhere_is_reported() -> None:
     names, reasons = listed([gpu(A, members=(B,)), gpu(B, iommu_group=21)], [{"address": B}])
     assert names == [pci.label(B)]
     assert "is in another group (21)" in reasons[pci.label(A)]
 
 
-def test_a_mediated_device_has_the_words_of_the_entry_that_lists_its_parent() -> None:
+def test_mediated_device_has_attributes_of_its_parents_entry() -> None:
     spec = parse_entries([{"address": A, "traits": "x"}], report=False)
     (entry,) = assignable.assignable([gpu(A)], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A)], spec).offered
     assert entry.entry == spec.entries[0]
 
 
-def test_what_stays_is_told_in_the_order_of_addresses() -> None:
+def test_unassignable_functions_are_reported_in_address_order() -> None:
     functions = [gpu(C, class_code="060400"), gpu(B, iommu_group=21), gpu(A, iommu_group=22)]
     _, reasons = listed(functions, [], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", B)])
     assert list(reasons) == [*map(pci.label, (A, B, C)), "mdev-4b20d080-1b54-4048-85b3-a6a62d165c01"]

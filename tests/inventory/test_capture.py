@@ -42,7 +42,7 @@ def test_a_capture_scans_like_the_host(tmp_path: Path) -> None:
     assert "b4-96-91-ff-ff-aa-00-00" in {device.serial for device in result.devices}
 
 
-def test_this_machine_can_be_captured(tmp_path: Path) -> None:
+def test_local_host_can_be_captured(tmp_path: Path) -> None:
     result, captured = capture.record(FolderTree(Path("/")))
     capture.save(captured, tmp_path / "here.json")
     assert scan.scan(capture.load(tmp_path / "here.json")) == result
@@ -58,7 +58,7 @@ def test_only_what_a_scan_asks_for_is_in_it() -> None:
     assert captured[f"{PF}/driver"] == {"l": "../../../bus/pci/drivers/ice"}
 
 
-def test_serial_numbers_can_be_left_out() -> None:
+def test_serial_numbers_can_be_omitted() -> None:
     result, captured = capture.record(MemoryTree(FULL), serials=False)
     assert result.warnings == ()
     assert {(device.serial, device.card_serial) for device in result.devices} == {(None, None)}
@@ -133,7 +133,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["none/host.json", "folder", "pipe", "way", "."])
-def test_a_place_that_cannot_be_written_is_told_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+def test_unwritable_target_is_reported_and_unchanged(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "way").symlink_to("pipe")
@@ -176,12 +176,12 @@ def test_what_is_no_capture_is_refused(tmp_path: Path, text: str | bytes, says: 
     assert str(place) in str(caught.value)
 
 
-def test_no_file_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(errors.Invalid, match=r"none\.json cannot be read: No such file"):
         capture.load(tmp_path / "none.json")
 
 
-def test_what_could_not_be_read_stands_there_and_says_nothing() -> None:
+def test_unreadable_file_is_captured_as_empty() -> None:
     tree = capture.tree({"/sys": {"d": ["a", "b", "c"]}, "/sys/a": {"f": "x"}, "/sys/b": {"err": "Permission denied"}})
     assert tree.names("/sys") == ["a", "b", "c"]
     assert [tree.read(f"/sys/{name}") for name in "abc"] == ["x", None, None]
@@ -189,7 +189,7 @@ def test_what_could_not_be_read_stands_there_and_says_nothing() -> None:
     assert [tree.link(f"/sys/{name}") for name in "abc"] == [None] * 3
 
 
-def test_bytes_and_links_come_back() -> None:
+def test_bytes_and_links_are_restored() -> None:
     tree = capture.tree({"/sys/a": {"b": "AP8="}, "/sys/b": {"l": "a"}})
     assert tree.read_bytes("/sys/b", 10) == b"\x00\xff"
     assert tree.entries["/sys/b"] == Link("a")

@@ -62,7 +62,7 @@ SAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_a_file_says(name: str) -> None:
+def test_valid_file(name: str) -> None:
     text, said = SAYS[name]
     found = config.parse(text)
     assert without_spec(found.default) == {**DEFAULTS, **said}
@@ -161,14 +161,14 @@ WRONG: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_is_told(name: str) -> None:
+def test_mistake_is_reported(name: str) -> None:
     text, field, says = WRONG[name]
     found = mistakes(text)
     assert list(found) == [field]
     assert re.search(says, found[field])
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     assert set(mistakes("""
 device_spec: [{vendor_id: x}]
 alias: [{}]
@@ -205,7 +205,7 @@ def taken(example: str, host: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_examples_do_what_they_say() -> None:
+def test_examples_are_valid() -> None:
     vfs = [f"0000:3b:01.{number}" for number in range(8)]
     assert taken("gpus-but-one.yaml", "gpu-a") == {"device_spec[0]": ["0000:b1:00.0"], "device_spec[1]": ["0000:b1:00.1"]}
     assert taken("vfs-of-one-port.yaml", "net-a") == {"device_spec[0]": vfs}
@@ -224,14 +224,14 @@ def test_what_the_pages_show_is_right(page: Path) -> None:
         config.parse(text, f"{page.name}:\n{text}")
 
 
-def test_the_pages_tell_every_key() -> None:
+def test_every_key_is_documented() -> None:
     told = {PAGES[0]: {*config.KEYS["file"], *config.ALIAS_KEYS, "history.keep"} - {"history"},
             PAGES[1]: {*device_spec_parser.KEYS, *pci_address_spec.PARTS}}
     for page, keys in told.items():
         assert {key for key in keys if f"`{key}`" not in page.read_text()} == set()
 
 
-def test_the_page_tells_every_message_as_it_is() -> None:
+def test_every_message_is_documented() -> None:
     """The table of mistakes: what is written, and what is said about it."""
     rows = re.findall(r"^\| `(.+?)` \| `(.+?)` \|", PAGES[1].read_text().partition("## Mistakes")[2], re.MULTILINE)
     assert len(rows) > 5

@@ -40,7 +40,7 @@ def test_bus_numbers_do_not_matter() -> None:
     assert list(device_name.names([before])[0].values()) == list(device_name.names([after])[0].values())
 
 
-def test_a_vf_bears_its_pfs_name_and_its_number() -> None:
+def test_vf_is_named_by_its_pf_and_its_number() -> None:
     pf = PciLocation("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")
     vf = PciLocation("0000:3c:10.2", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3c:10.2", "0000:3b:00.0", 17)
     found, fallen = device_name.names([vf, pf])
@@ -55,7 +55,7 @@ def test_a_vf_of_which_that_is_not_known_is_named_by_its_way(parent: str | None,
     assert device_name.names([pf, vf]) == ({"0000:3b:00.0": "pci-0000-3b-00-0", "0000:3b:01.0": "pci-0000-3b-01-0"}, ())
 
 
-def test_long_ways_are_cut_and_told_apart() -> None:
+def test_long_paths_are_truncated_with_a_hash() -> None:
     deep = "/sys/devices/pci0000:00" + "".join(f"/0000:{bus:02x}:00.0" for bus in range(12))
     places = [PciLocation(f"0000:0c:0{slot}.0", f"{deep}/0000:0c:0{slot}.0") for slot in range(4)]
     places.append(PciLocation("0000:0c:10.0", f"{deep}/0000:0c:10.0", "0000:0c:00.0", 3))
@@ -66,14 +66,14 @@ def test_long_ways_are_cut_and_told_apart() -> None:
     assert found == device_name.names(reversed(places))[0]
 
 
-def test_two_with_one_way_both_fall_back_to_their_addresses() -> None:
+def test_two_devices_with_one_path_are_named_by_their_addresses() -> None:
     one = PciLocation("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")
     two = PciLocation("0000:4b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:4b:00.0")
     assert device_name.names([one, two]) == (
         {"0000:3b:00.0": "pci-0000-3b-00-0", "0000:4b:00.0": "pci-0000-4b-00-0"}, ("0000:3b:00.0", "0000:4b:00.0"))
 
 
-def test_one_whose_way_is_what_another_falls_back_to_falls_too() -> None:
+def test_device_whose_path_equals_another_fallback_falls_back_too() -> None:
     same = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
     places = [PciLocation("0000:3b:00.0", same), PciLocation("0000:4b:00.0", same),
               PciLocation("0000:5b:00.0", "/sys/devices/pci0000:3b/0000:3b:00.0")]
@@ -82,7 +82,7 @@ def test_one_whose_way_is_what_another_falls_back_to_falls_too() -> None:
     assert len(fallen) == 3
 
 
-def test_a_tree_in_which_two_have_one_way_says_so() -> None:
+def test_two_devices_with_one_path_are_reported() -> None:
     host = hosts_file.parse("hosts: [{name: a, pci: [{address: 0000:01:00.0, vendor: 8086, product: 1592}]}]").hosts[0]
     tree = MemoryTree({**host.tree().entries, "/sys/bus/pci/devices/0000:02:00.0": Link("0000:01:00.0")})
     result = scan.scan(tree)

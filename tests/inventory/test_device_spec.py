@@ -128,7 +128,7 @@ TAKES: dict[str, tuple[Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", TAKES)
-def test_an_entry_takes(name: str) -> None:
+def test_entry_matches(name: str) -> None:
     value, taken = TAKES[name]
     assert [where for where, index in matched([value], HOST, report=False).items() if index is not None] == taken
 
@@ -166,7 +166,7 @@ REMOTE: dict[str, tuple[dict[str, str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", REMOTE)
-def test_remote_managed_takes(name: str) -> None:
+def test_remote_managed_values(name: str) -> None:
     value, taken = REMOTE[name]
     found = matched([{**value, "remote_managed": "true"}], DPU)
     assert [where for where, index in found.items() if index is not None] == taken
@@ -217,18 +217,18 @@ SAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_an_entry_says(name: str) -> None:
+def test_entry_attributes(name: str) -> None:
     value, said = SAYS[name]
     assert {key: getattr(entry(value), key) for key in said} == said
 
 
 @pytest.mark.parametrize("word", ["1", "t", "true", "on", "y", "yes", "TRUE", "Yes", " on "])
-def test_words_for_yes(word: str) -> None:
+def test_spellings_of_true(word: str) -> None:
     assert entry({"trusted": word}).trusted is True
 
 
 @pytest.mark.parametrize("word", ["0", "f", "false", "off", "n", "no", "FALSE", "No"])
-def test_words_for_no(word: str) -> None:
+def test_spellings_of_false(word: str) -> None:
     assert entry({"managed": word}).managed is False
 
 
@@ -337,7 +337,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_is_told(name: str) -> None:
+def test_mistake_is_reported(name: str) -> None:
     value, field, says = WRONG[name]
     found = mistakes([value])
     assert list(found) == [f"device_spec{field}"]
@@ -349,7 +349,7 @@ def test_one_time_use_needs_placement() -> None:
     assert entry({"one_time_use": "false"}, report=False).one_time_use is False
 
 
-def test_all_mistakes_of_all_entries_are_told_at_once() -> None:
+def test_all_mistakes_of_all_entries_are_reported_at_once() -> None:
     values = [{"vendor_id": "x", "address": "20", "managed": "?"}, "{", {}, '[{"traits": "CUSTOM_"}, 1]', *([{"x": "1"}] * 40)]
     found = mistakes(values)
     assert {"device_spec[0].vendor_id", "device_spec[0].address", "device_spec[0].managed", "device_spec[1]",
@@ -380,7 +380,7 @@ def written(draw: st.DrawFn, number: int | None) -> str:
 
 
 @given(st.data(), WHERE, WHERE, st.tuples(*[st.booleans()] * 4))
-def test_a_text_means_what_it_says(data: st.DataObject, meant: tuple[int, ...], there: tuple[int, ...],
+def test_string_values_are_literal(data: st.DataObject, meant: tuple[int, ...], there: tuple[int, ...],
                                    wild: tuple[bool, ...]) -> None:
     wanted = [None if any_ else number for any_, number in zip(wild, meant, strict=True)]
     parts = [data.draw(written(number)) for number in wanted]
@@ -401,7 +401,7 @@ REGEXES = st.sampled_from(["0", "00", "0000", ".*", "[0-3]", "a|0", "$", "(?i)A"
 
 
 @given(WHERE, st.dictionaries(st.sampled_from(pci_address_spec.PARTS), REGEXES))
-def test_expressions_mean_what_python_says(there: tuple[int, ...], given_: dict[str, str]) -> None:
+def test_regular_expressions_are_pythons(there: tuple[int, ...], given_: dict[str, str]) -> None:
     found = pci_address_spec.split("{:04x}:{:02x}:{:02x}.{:x}".format(*there))
     assert found is not None
     naive = all(re.match(given_.get(name, ""), part) for name, part in zip(pci_address_spec.PARTS, found, strict=True))

@@ -129,7 +129,7 @@ def test_what_became_of_what_was_published(name: str) -> None:
     assert published == said
 
 
-def test_a_vanished_device_says_what_it_said_and_takes_nothing_from_others() -> None:
+def test_vanished_device_keeps_its_attributes_and_name() -> None:
     """The group that it was in may be another's by now: the two are not one device."""
     published = publish(ONE, SISTER)
     news = replace(CHILD, iommu_group=20)
@@ -144,7 +144,7 @@ def test_a_vanished_device_says_what_it_said_and_takes_nothing_from_others() -> 
 # -- names
 
 
-def test_names_of_all_that_a_machine_can_have() -> None:
+def test_names_of_all_assignable_devices() -> None:
     disk = function("0000:70:00.0", "disk", 30, driver="nvme")
     card = replace(NIC, address="0000:80:00.0", iommu_group=40)
     answer = seen(*PAIR, CHILD, disk, replace(SLICE, parent="0000:80:00.0"), card)
@@ -152,12 +152,12 @@ def test_names_of_all_that_a_machine_can_have() -> None:
                             UUID: f"mdev-{UUID}"}
 
 
-def test_a_group_bears_the_name_of_what_is_listed() -> None:
+def test_group_is_named_by_its_listed_function() -> None:
     answer = seen(*PAIR, spec=[{"address": AUDIO}])
     assert answer.names == {GPU: "audio", AUDIO: "audio"}
 
 
-def test_what_is_gone_is_still_known_by_where_it_was() -> None:
+def test_removed_device_is_known_by_its_former_address() -> None:
     answer = seen(CHILD, published=publish(ONE, CHILD))
     assert answer.names == {GPU: "gpu", VF0: "nic-vf0"}
     assert [answer.address(name) for name in ("gpu", "nic-vf0", "other")] == [GPU, VF0, "other"]
@@ -202,7 +202,7 @@ def test_functions_without_a_parent(device: HostDevice, spec: Spec, orphan: bool
     assert seen(device, spec=spec).orphans == ((device,) if orphan else ())
 
 
-def test_a_list_that_cannot_be_of_this_host_is_told() -> None:
+def test_inventory_of_another_host_is_reported() -> None:
     with pytest.raises(Invalid, match="remote_managed"):
         seen(NIC, spec=[{"address": PF, "remote_managed": "yes"}])
 
@@ -215,7 +215,7 @@ GIVEN = replace(ONE, driver="vfio-pci")
 
 @pytest.mark.parametrize(("before", "after"), {
     "it is given away": (BOUND, GIVEN), "it comes back": (GIVEN, BOUND)}.values(), ids=["it is given away", "it comes back"])
-def test_what_only_its_driver_tells_is_no_news_while_it_is_held(before: HostDevice, after: HostDevice) -> None:
+def test_driver_specific_values_are_kept_while_a_device_is_held(before: HostDevice, after: HostDevice) -> None:
     published = publish(before, spec=[{}])
     answer = seen(replace(after, numa=1), spec=[{}], published=published)
     fresh = slices.describe(answer.offered)[0]
@@ -281,5 +281,5 @@ def test_a_card_in_a_group_excludes_its_functions_whichever_function_names_the_g
     assert whole["consumesCounters"] == child["consumesCounters"]
 
 
-def test_an_unlisted_device_that_a_machine_has_stays_visible_too() -> None:
+def test_unlisted_device_held_by_a_vm_stays_visible() -> None:
     assert seen(ONE, spec=[], published=publish(ONE), running=[GPU]).left == {"gpu": "unlisted"}

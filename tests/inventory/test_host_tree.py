@@ -127,7 +127,7 @@ def test_a_folder_may_stand_at_a_path_of_its_tree(tmp_path: Path) -> None:
     assert [tree.exists(path) for path in ("/sys/bus", "/bus", "/")] == [True, False, False]
 
 
-def test_this_machine_can_be_the_root() -> None:
+def test_local_host_can_be_the_root() -> None:
     assert "sys" in FolderTree(Path("/")).names("/")
 
 

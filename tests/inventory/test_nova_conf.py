@@ -106,7 +106,7 @@ pci_in_placement = true
 """
 
 
-def test_our_file_gives_the_same_entries() -> None:
+def test_converted_file_has_the_same_entries() -> None:
     ours = config.parse(imported(WHOLE).text).default
     options = nova_conf.read(WHOLE, "nova.conf")
     theirs = parse_entries([each.value for each in options if each.key == "device_spec"], report=True)
@@ -132,7 +132,7 @@ def test_any_text_arrives_as_it_was(network: str, traits: list[str]) -> None:
     assert entries(config.parse(text).default.device_spec) == entries(theirs)
 
 
-def test_each_entry_tells_where_it_came_from() -> None:
+def test_each_entry_names_its_source_line() -> None:
     text = imported('[pci]\ndevice_spec = [{"vendor_id": "1"},\n  {"vendor_id": "2"}]\n', '[pci]\nalias = {"name": "a"}').text
     assert text == """\
 # From 0.conf, 1.conf.
@@ -172,7 +172,7 @@ WARNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", WARNED)
-def test_what_means_something_else_is_told(name: str) -> None:
+def test_changed_meaning_is_reported(name: str) -> None:
     text, says = WARNED[name]
     made = imported(text)
     assert len(made.warnings) == 1
@@ -201,13 +201,13 @@ WRONG: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_is_told_with_its_line(name: str) -> None:
+def test_mistake_is_reported_with_its_line(name: str) -> None:
     text, says = WRONG[name]
     with pytest.raises(errors.Invalid, match=says):
         imported(text)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(errors.Invalid) as caught:
         imported('[pci]\ndevice_spec = {"x": 1}\nalias = {}\nreport_in_placement = ?\n', "[pci]\ndevice_spec = {\n")
     assert [cause.field for cause in caught.value.causes] == [

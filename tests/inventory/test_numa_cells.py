@@ -33,7 +33,7 @@ CASES = {
 }
 
 
-def test_shared_cpus_are_for_no_guest_alone_but_tell_the_socket() -> None:
+def test_shared_cpus_are_not_dedicated_but_define_the_socket() -> None:
     host = tree({0: "0-3\n", 1: "4-7\n"}, {cpu: f"{cpu // 4}\n" for cpu in range(8)})
     assert numa_cells.scan(host, {2, 3}) == (HostCell(0, "2-3", 0), HostCell(1, "", 1))
 

@@ -109,7 +109,7 @@ def test_a_device_of_a_physical_network(kind: FunctionKind) -> None:
     assert plain.traits == {MANAGED}
 
 
-def test_networks_are_left_out_one_device_at_a_time() -> None:
+def test_devices_of_networks_are_skipped_one_at_a_time() -> None:
     spec: Spec = [{"address": VF0, "physical_network": "blue"}, {"product_id": "1889"}, {"product_id": "2204"}]
     plan = planned([*card(3), gpu()], spec)
     assert {each.name: each.devices for each in plan.providers} == {CARD: ("nic-vf1", "nic-vf2"), SLOT: ("gpu",)}
@@ -187,7 +187,7 @@ def test_what_we_do_not_know_in_a_tree_stays() -> None:
     assert raw == before, "nor is anything shared with what was read"
 
 
-def test_a_tree_of_which_little_was_said() -> None:
+def test_provider_tree_with_few_fields() -> None:
     assert stored_form.read(None) == ()
     assert stored_form.read({"metadata": {"name": "a"}}) == ()
     assert stored_form.read({"spec": {"providers": None}}) == ()

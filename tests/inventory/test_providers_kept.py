@@ -92,7 +92,7 @@ def test_a_provider_of_another_host_is_moved_below_this_one() -> None:
     assert (provider.parent, provider.generation) == ("a", 1)
 
 
-def test_a_provider_that_went_and_came_back_is_known_again() -> None:
+def test_provider_that_reappears_is_recognised() -> None:
     [first] = planned(card(2), LISTED).providers
     assert planned(card(2), [], [first]).providers == ()
     [again] = planned(card(2), LISTED).providers
@@ -142,6 +142,6 @@ WARNINGS: dict[str, tuple[Spec, Sequence[HeldDevice], list[str]]] = {
 
 
 @pytest.mark.parametrize(("spec", "held", "says"), WARNINGS.values(), ids=WARNINGS)
-def test_what_is_kept_is_told(spec: Spec, held: Sequence[HeldDevice], says: list[str]) -> None:
+def test_kept_providers_are_reported(spec: Spec, held: Sequence[HeldDevice], says: list[str]) -> None:
     stored = planned(card(3), LISTED).providers
     assert list(planned(card(3), spec, stored, held).warnings) == says

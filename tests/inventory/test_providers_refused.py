@@ -161,7 +161,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_host_that_must_not_start_says_why(name: str) -> None:
+def test_refused_start_has_a_reason(name: str) -> None:
     case = BAD[name]
     stored = planned(case.devices, case.was).providers if case.was is not None else ()
     with pytest.raises(StartupRefused) as error:
@@ -229,7 +229,7 @@ def test_reporting_cannot_be_switched_off_while_a_provider_stands(count: int, na
         "supported: switch it on, or first remove all devices from device_spec and start once")
 
 
-def test_the_way_back() -> None:
+def test_providers_can_be_switched_off_again() -> None:
     stored = planned(cards(2), [{"product_id": "2204"}]).providers
     emptied = planned(cards(2), [], stored).providers
     assert emptied == ()

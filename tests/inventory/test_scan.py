@@ -30,7 +30,7 @@ def device(result: scan.Scan, address: str) -> HostDevice:
     return next(found for found in result.devices if found.address == address)
 
 
-def test_a_simulated_host_comes_back_as_described() -> None:
+def test_simulated_host_is_scanned_as_described() -> None:
     result = scan.scan(TREE)
     assert result.warnings == ()
     assert [found.address for found in result.devices] == [
@@ -65,7 +65,7 @@ def test_a_folder_scans_like_the_memory_it_came_from(tmp_path: Path) -> None:
     assert scan.scan(materialise(TREE, tmp_path)) == scan.scan(TREE)
 
 
-def test_vfs_share_groups_as_told() -> None:
+def test_vfs_share_iommu_groups_as_described() -> None:
     groups = {}
     for word in ("own", "shared", "parent", "none"):
         text = (f"hosts: [{{name: a, pci: [{{address: 0000:3b:00.0, vendor: 8086, product: 1592, "
@@ -89,7 +89,7 @@ def test_addresses_are_sorted_by_number() -> None:
     assert [d.address for d in scan.scan(hosts_file.parse(text).hosts[0].tree()).devices] == ["0000:e1:00.0", "10000:01:00.0"]
 
 
-def test_an_nvme_disk_tells_its_serial_in_its_own_folder() -> None:
+def test_nvme_serial_is_read_from_the_nvme_folder() -> None:
     tree = with_entry(f"{GPU}/nvme/nvme0/serial", "S64HNE0R000001      \n")
     assert device(scan.scan(tree), "0000:65:00.0").serial == "S64HNE0R000001"
 
@@ -200,7 +200,7 @@ ODDITIES: dict[str, tuple[str, object, str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize(("path", "entry", "address", "known"), ODDITIES.values(), ids=ODDITIES)
-def test_an_oddity_is_told_and_the_rest_stays_known(path: str, entry: object, address: str, known: dict[str, object]) -> None:
+def test_inconsistency_is_reported_and_the_rest_read(path: str, entry: object, address: str, known: dict[str, object]) -> None:
     assert entry is not GONE or path in TREE.entries
     tree = without(path) if entry is GONE else MemoryTree({**TREE.entries, path: entry})  # type: ignore[dict-item]
     result = scan.scan(tree)
@@ -209,14 +209,14 @@ def test_an_oddity_is_told_and_the_rest_stays_known(path: str, entry: object, ad
     assert {field: getattr(found, field) for field in known} == known
 
 
-def test_pf_and_vf_each_say_what_they_miss() -> None:
+def test_pf_and_vf_each_report_what_is_missing() -> None:
     result = scan.scan(with_entry(f"{ROOT}/virtfn1", Link("../x")))
     assert [str(warning) for warning in result.warnings] == [
         f"{ROOT}/virtfn1: does not link to a PCI address",
         "/sys/bus/pci/devices/0000:3b:01.1: is a VF of 0000:3b:00.0, which has no virtfn link to it"]
 
 
-def test_a_function_that_vanished_is_told_and_left_out() -> None:
+def test_vanished_function_is_reported_and_skipped() -> None:
     tree = MemoryTree({path: entry for path, entry in TREE.entries.items() if not path.startswith(f"{GPU}/")})
     result = scan.scan(tree)
     assert "0000:65:00.0" not in {found.address for found in result.devices}
@@ -227,7 +227,7 @@ def test_a_function_that_vanished_is_told_and_left_out() -> None:
     assert "pci-0000-65-00-1" not in {entry.name for entry in assignable.assignable(result.devices).offered}
 
 
-def test_a_tree_that_is_none_is_told(tmp_path: Path) -> None:
+def test_invalid_sysfs_tree_is_reported(tmp_path: Path) -> None:
     result = scan.scan(FolderTree(tmp_path))
     assert result.devices == ()
     assert "root of the tree" in str(result.warnings[0])
@@ -271,7 +271,7 @@ def test_a_whole_function_may_have_a_vendors_vfio_driver() -> None:
 @pytest.mark.parametrize(("speeds", "speed"), [
     ({"a": "25000\n"}, 25000), ({"a": "-1\n"}, None), ({"a": "-1\n", "b": "1000\n"}, 1000),
     ({"a": "100\n", "b": "1000\n"}, 100), ({"a": None}, None)])
-def test_the_speed_is_that_of_the_first_interface_that_tells(speeds: dict[str, str | None], speed: int | None) -> None:
+def test_speed_is_that_of_the_first_interface_that_reports_one(speeds: dict[str, str | None], speed: int | None) -> None:
     result = scan.scan(MemoryTree({**TREE.entries, **{f"{GPU}/net/{name}/speed": text for name, text in speeds.items()}}))
     assert result.warnings == ()
     assert device(result, "0000:65:00.0").speed == speed
@@ -296,7 +296,7 @@ CONFIGS: dict[str, tuple[bytes, str | None, bool]] = {
 
 
 @pytest.mark.parametrize(("config", "serial", "sound"), CONFIGS.values(), ids=CONFIGS)
-def test_the_configuration_space_tells_the_serial_number(config: bytes, serial: str | None, sound: bool) -> None:
+def test_serial_number_is_read_from_the_configuration_space(config: bytes, serial: str | None, sound: bool) -> None:
     result = scan.scan(with_entry(f"{GPU}/config", config))
     assert device(result, "0000:65:00.0").serial == serial
     assert [warning.path for warning in result.warnings] == ([] if sound else [f"{GPU}/config"])
@@ -338,14 +338,14 @@ CARDS: dict[str, tuple[bytes, str | None, bool]] = {
 
 
 @pytest.mark.parametrize(("data", "serial", "sound"), CARDS.values(), ids=CARDS)
-def test_a_network_card_tells_its_serial_number(data: bytes, serial: str | None, sound: bool) -> None:
+def test_serial_number_of_a_nic(data: bytes, serial: str | None, sound: bool) -> None:
     result = scan.scan(with_entry(f"{ROOT}/vpd", data))
     assert [device(result, address).card_serial for address in ("0000:3b:00.0", "0000:3b:01.1", "0000:65:00.0")] == [
         serial, serial, None]
     assert [warning.path for warning in result.warnings] == ([] if sound else [f"{ROOT}/vpd"])
 
 
-def test_other_cards_are_not_asked_which_takes_long() -> None:
+def test_slow_configuration_space_reads_are_limited_to_cards_that_need_them() -> None:
     result = scan.scan(with_entry(f"{GPU}/vpd", CARD + END))
     assert device(result, "0000:65:00.0").card_serial is None
 
@@ -370,7 +370,7 @@ BASE = f"/sys/devices/pci0000:ca/0000:ca:00.0/{UUID}"
 TYPE = "/sys/devices/pci0000:ca/0000:ca:00.0/mdev_supported_types/nvidia-231"
 
 
-def test_mediated_devices_come_back_as_described() -> None:
+def test_mediated_devices_are_scanned_as_described() -> None:
     result = scan.scan(MDEVS)
     assert result.warnings == ()
     assert result.devices[0].mdev_types == (
@@ -407,7 +407,7 @@ MDEV_ODDITIES: dict[str, tuple[str, object, dict[str, object] | None]] = {
 
 
 @pytest.mark.parametrize(("path", "entry", "known"), MDEV_ODDITIES.values(), ids=MDEV_ODDITIES)
-def test_an_oddity_of_mediated_devices_is_told(path: str, entry: object, known: dict[str, object] | None) -> None:
+def test_inconsistent_mediated_device_is_reported(path: str, entry: object, known: dict[str, object] | None) -> None:
     assert entry is not GONE or path in MDEVS.entries
     entries = {place: old for place, old in MDEVS.entries.items() if place != path}
     result = scan.scan(MemoryTree(entries if entry is GONE else {**entries, path: entry}))  # type: ignore[dict-item]
@@ -418,7 +418,7 @@ def test_an_oddity_of_mediated_devices_is_told(path: str, entry: object, known: 
         assert {field: getattr(result.mdevs[0], field) for field in known} == known
 
 
-def test_an_instance_that_only_its_type_knows_is_told() -> None:
+def test_mdev_instance_known_only_to_its_type_is_reported() -> None:
     entries = {path: entry for path, entry in MDEVS.entries.items() if not path.startswith("/sys/bus/mdev")}
     assert [str(warning) for warning in scan.scan(MemoryTree(entries)).warnings] == [
         f"/sys/bus/mdev/devices/{UUID}: is listed by 0000:ca:00.0 as nvidia-231, but does not exist as such"]

@@ -69,7 +69,7 @@ SILENT = {
 
 @pytest.mark.parametrize("what", GARBAGE)
 @pytest.mark.parametrize("host", HOSTS)
-def test_damage_that_changes_what_is_known_is_told(host: str, what: str) -> None:
+def test_damage_that_changes_the_scan_is_reported(host: str, what: str) -> None:
     good = scan.scan(HOSTS[host])
     assert good.warnings == ()
     for path in EACH[host]:
@@ -90,7 +90,7 @@ NEEDED = ("/vendor", "/device", "/class", "/revision", "/sriov_totalvfs", "/srio
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_what_must_be_there_and_is_not_is_told_where_it_is(host: str) -> None:
+def test_missing_required_file_is_reported_with_its_path(host: str) -> None:
     for path in (path for path in ASKED[host] if path.endswith(NEEDED)):
         tree = damaged(HOSTS[host], {}, frozenset({path}))
         base = path.rpartition("/")[0]

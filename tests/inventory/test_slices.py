@@ -74,7 +74,7 @@ def test_the_whole_shape() -> None:
     }]
 
 
-def test_what_is_not_known_is_not_said() -> None:
+def test_unknown_values_have_no_attribute() -> None:
     (entry,) = offered("{address: 0000:65:00.0, vendor: 10de, product: 2204}")
     assert isinstance(entry.device, HostDevice)
     entry = AssignableDevice(replace(entry.device, pcie_root=None), entry.members)
@@ -185,7 +185,7 @@ def test_a_pool_is_the_same_in_any_order_but_not_with_a_slice_more() -> None:
     assert slices.same_pool([], [])
 
 
-def test_what_device_spec_says_is_published() -> None:
+def test_device_spec_attributes_are_published() -> None:
     vf, _ = offered(NIC % 2, [{"product_id": "1889", "traits": "gold, HW_NIC_OFFLOAD_RDMA", "live_migratable": "yes"}])
     attributes = slices.describe([vf])[0]["attributes"]
     assert attributes["traits"] == {"string": "CUSTOM_GOLD,HW_NIC_OFFLOAD_RDMA,HW_PCI_LIVE_MIGRATABLE"}
@@ -221,7 +221,7 @@ def test_at_most_64_devices_in_a_slice_when_one_is_counted_or_tainted(what: str)
     assert [len(part["spec"]["devices"]) for part in parts] == [64, 64, 2]
 
 
-def test_when_a_taint_was_added_is_no_news() -> None:
+def test_time_of_a_taint_does_not_change_the_slice() -> None:
     devices = slices.describe(offered(NIC % 1))
     devices[0]["taints"] = [{"key": "a/b", "effect": "NoSchedule"}]
     timed = copy.deepcopy(devices)
@@ -238,7 +238,7 @@ def test_a_function_is_remembered_as_it_was_published() -> None:
     assert slices.published_function({"name": "other"}) is None
 
 
-def test_a_trait_list_that_is_too_long_is_cut_at_a_word() -> None:
+def test_long_trait_list_is_split_between_names() -> None:
     names = [f"T{number:02}_{'x' * 40}" for number in range(12)]
     (entry,) = offered(NIC % 1, [{"product_id": "1889", "traits": ",".join(names)}])
     attributes = slices.describe([entry])[0]["attributes"]
@@ -268,14 +268,14 @@ def test_yes_and_no(says: dict[str, str], published: Object) -> None:
     assert {key: found[key] for key in ("liveMigratable", "oneTimeUse") if key in found} == published
 
 
-def test_numbers_that_are_zero_are_said() -> None:
+def test_zero_is_published() -> None:
     (entry,) = offered("{address: 0000:65:00.0, vendor: 10de, product: 2204}")
     assert isinstance(entry.device, HostDevice)
     found = attributes(AssignableDevice(replace(entry.device, numa=0, iommu_group=0), entry.members))
     assert found["resource.kubernetes.io/numaNode"] == found["iommuGroup"] == {"int": 0}
 
 
-def test_names_for_people() -> None:
+def test_human_readable_names() -> None:
     (entry,) = offered(NIC % 0, [{"product_id": "1592"}])
     long = "Ethernet Controller E810-C for QSFP, which is sold under many other names as well"
     found = attributes(entry, PciIds(f"8086  Intel\n\t1592  {long}\nC 02  Network\n\t00  Ethernet\n".encode()))
@@ -309,7 +309,7 @@ def test_a_mediated_device() -> None:
     assert not slices.is_virtual(bare)
 
 
-def test_a_trait_that_is_longer_than_a_text_is_left_out() -> None:
+def test_trait_longer_than_a_string_attribute_is_skipped() -> None:
     words = ["A" * 57, "B" * 58, "C"]
     (entry,) = offered(NIC % 0, [{"product_id": "1592", "traits": ",".join(words)}])
     found = attributes(entry)
@@ -355,7 +355,7 @@ def test_what_was_published_by_others_is_no_function_of_ours(published: Object) 
     assert not slices.is_virtual(published)
 
 
-def test_virtual_functions_are_told_from_others() -> None:
+def test_virtual_functions_are_distinguishable() -> None:
     parent, child = slices.describe(offered(NIC % 1, [{"vendor_id": "8086"}]))
     assert (slices.is_virtual(parent), slices.is_virtual(child)) == (False, True)
 
@@ -370,7 +370,7 @@ class Wordy(PciIds):
         return "c" * 200
 
 
-def test_the_most_that_can_be_said_of_a_device_is_32_attributes() -> None:
+def test_device_has_at_most_32_attributes() -> None:
     """Every field, names, the largest group, all traits that fit, every flag and a capacity."""
     functions = ", ".join(
         f"{{address: 0000:65:{slot:02x}.{number}, vendor: 10de, product: 2204, iommuGroup: 9, numa: 3, serial: s-1}}"
@@ -385,7 +385,7 @@ def test_the_most_that_can_be_said_of_a_device_is_32_attributes() -> None:
     assert all(len(value["string"]) <= 64 for value in said["attributes"].values() if "string" in value)
 
 
-def test_what_does_not_fit_is_left_out_whole_and_told() -> None:
+def test_values_that_do_not_fit_are_skipped_whole_and_reported() -> None:
     long = "a" * 80
     (entry,) = offered(NIC % 1, [{"product_id": "1889", "resource_class": long, "traits": long}])
     (said,) = slices.describe([entry], Wordy(None))

@@ -37,7 +37,7 @@ def test_a_domain_that_is_found_is_known_again(name: str, devices: tuple[str, ..
     assert (built.devices, built.foreign) == (devices, False)
 
 
-def test_a_domain_of_somebody_else() -> None:
+def test_domain_of_another_owner() -> None:
     xml = """<domain type='kvm'><name>nova-1</name><uuid>4b20d080-1b54-4048-85b3-a6a62d165c01</uuid><devices>
       <disk type='file'><source file='/x'/></disk>
       <hostdev mode='subsystem' type='pci' managed='yes'><source>
@@ -50,7 +50,7 @@ def test_a_domain_of_somebody_else() -> None:
     assert found.devices == ("0000:65:00.0", "0000:3b:01.2")
 
 
-def test_a_copy_of_a_domain_of_ours_is_somebody_elses() -> None:
+def test_copy_of_our_domain_has_another_owner() -> None:
     """virt-clone gives it another name and UUID, and leaves the mark as it is."""
     xml = SITUATIONS["one-vf"].build().xml.replace("<name>here_blue", "<name>copy")
     found = domain.read(xml.replace(f"<uuid>{UID}", "<uuid>4b20d080-1b54-4048-85b3-a6a62d165c01"))
@@ -75,7 +75,7 @@ def test_every_file_is_used() -> None:
 
 @needed
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_libvirt_would_take_it(name: str) -> None:
+def test_domain_is_valid_for_libvirts_schema(name: str) -> None:
     assert wrong((GOLDEN / f"{name}.xml").read_text()) == "", SCHEMA
 
 
@@ -188,7 +188,7 @@ async def test_a_simulated_host_in_memory() -> None:
     assert await host.domains() == {}
 
 
-async def test_a_simulated_machine_outlives_the_process(tmp_path: Path) -> None:
+async def test_simulated_domain_outlives_the_process(tmp_path: Path) -> None:
     built = SITUATIONS["one-vf"].build()
     await Simulated(tmp_path / "domains").start(built)
     again = Simulated(tmp_path / "domains")
@@ -198,7 +198,7 @@ async def test_a_simulated_machine_outlives_the_process(tmp_path: Path) -> None:
     assert list((tmp_path / "domains").iterdir()) == []
 
 
-async def test_a_half_written_machine_does_not_run(tmp_path: Path) -> None:
+async def test_half_written_domain_does_not_run(tmp_path: Path) -> None:
     (tmp_path / f"{UID}_here_blue.new").write_text("<doma")
     assert await Simulated(tmp_path).domains() == {}
     assert not (tmp_path / f"{UID}_here_blue.new").exists()

@@ -118,7 +118,7 @@ def for_this_machine(xml: str) -> str:
 
 @pytest.mark.parts
 @needed
-def test_libvirt_takes_every_situation(root: Path) -> None:
+def test_libvirt_accepts_every_domain_case(root: Path) -> None:
     """Its rules are stricter than its schema: which bus has which slots, what a kind of disk can be."""
     names = [name for name in SITUATIONS if name not in OTHER_MACHINES]
     for name in names:
@@ -132,7 +132,7 @@ def test_libvirt_takes_every_situation(root: Path) -> None:
 
 @pytest.mark.parts
 @needed
-def test_libvirt_takes_the_longest_name(root: Path) -> None:
+def test_libvirt_accepts_the_longest_name(root: Path) -> None:
     """It makes files of it when a domain is defined, and more when it is started."""
     given_ = instance(memory={"guest": "32Mi"})
     given_["metadata"] |= {"namespace": "n" * 63, "name": "v" * 253}
@@ -148,7 +148,7 @@ def test_libvirt_takes_the_longest_name(root: Path) -> None:
 @pytest.mark.parts
 @needed
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_guest_sees_what_it_is_told(root: Path, name: str) -> None:
+def test_guest_sees_its_metadata(root: Path, name: str) -> None:
     made, addresses = MACHINES[name]
     built = made(root).build()
     assert built.drive is not None

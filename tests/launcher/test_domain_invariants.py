@@ -21,7 +21,7 @@ Key = tuple[int, bool, int, int]  # list, by claim, kind of a plugin's device, i
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(machines())
-def test_every_machine_that_is_built(situation: Situation) -> None:
+def test_every_built_domain(situation: Situation) -> None:
     try:
         xml = situation.build().xml
     except StartFailed:

@@ -15,7 +15,7 @@ HOSTS = Path(__file__).parent.parent.parent / "examples" / "hosts" / "two-socket
 GPU = 'device.attributes["pci.outfitter.dev"].class == "030000"'
 
 
-async def test_a_whole_card_of_a_machine_that_shows_its_nodes() -> None:
+async def test_whole_card_of_a_vmi_with_guest_numa_nodes() -> None:
     hosts = app.simulated_hosts(hosts_file.from_argument(str(HOSTS)).hosts)
     async with app.embedded(hosts=hosts, clock=ManualClock()) as product:
         await product.store.create(kinds.DEVICE_CLASS, {"metadata": {"name": "gpu"}, "spec": {

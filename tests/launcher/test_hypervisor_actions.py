@@ -11,7 +11,7 @@ from outfitter.errors import HypervisorError
 from tests.launcher.hypervisor_hosts import UID, Lab, News
 
 
-async def test_a_machine_is_paused_and_goes_on(lab: Lab) -> None:
+async def test_domain_is_paused_and_resumed(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     await lab.up(hypervisor, lab.machine())
     news = News(hypervisor)
@@ -28,7 +28,7 @@ async def test_a_machine_is_paused_and_goes_on(lab: Lab) -> None:
     await hypervisor.close()
 
 
-async def test_a_machine_that_is_paused_is_adopted_so(lab: Lab) -> None:
+async def test_paused_domain_is_adopted_as_paused(lab: Lab) -> None:
     first = lab.hypervisor()
     await first.start(lab.machine())
     await first.pause(UID)
@@ -42,7 +42,7 @@ async def test_a_machine_that_is_paused_is_adopted_so(lab: Lab) -> None:
     await third.close()
 
 
-async def test_a_machine_starts_paused(lab: Lab) -> None:
+async def test_domain_starts_paused(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     await hypervisor.start(replace(lab.machine(), paused=BY_USER))
     assert (await hypervisor.domains())[UID].paused == BY_USER
@@ -55,7 +55,7 @@ async def test_a_machine_starts_paused(lab: Lab) -> None:
     await again.close()
 
 
-async def test_a_machine_that_somebody_else_paused_is_told(lab: Lab) -> None:
+async def test_pause_by_another_client_is_reported(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     await hypervisor.start(lab.machine())
     assert (await hypervisor.domains())[UID].paused is None
@@ -66,7 +66,7 @@ async def test_a_machine_that_somebody_else_paused_is_told(lab: Lab) -> None:
     await hypervisor.close()
 
 
-async def test_a_machine_that_is_paused_cannot_hear_the_power_button_and_is_forced_at_once(lab: Lab) -> None:
+async def test_shutdown_of_a_paused_domain_destroys_it_at_once(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     await lab.up(hypervisor, lab.machine(deaf=True))
     await hypervisor.pause(UID)
@@ -79,7 +79,7 @@ async def test_a_machine_that_is_paused_cannot_hear_the_power_button_and_is_forc
     await hypervisor.close()
 
 
-async def test_a_machine_begins_anew(lab: Lab) -> None:
+async def test_domain_is_reset(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     await lab.up(hypervisor, lab.machine())
     await hypervisor.reset(UID)

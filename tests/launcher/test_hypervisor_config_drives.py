@@ -12,7 +12,7 @@ from tests.hardware import kernel
 from tests.launcher.hypervisor_hosts import OTHER, UID, Lab, News, Played, Real, drives_of, needs_libvirt
 
 
-async def test_the_drive_of_a_machine_comes_and_goes_with_it(lab: Lab) -> None:
+async def test_config_drive_is_created_and_removed_with_its_domain(lab: Lab) -> None:
     first = lab.hypervisor()
     assert (await first.abilities()).drives == str(lab.drives)
     await lab.up(first, lab.machine(seed="#one"))
@@ -37,7 +37,7 @@ async def test_the_drive_of_a_machine_comes_and_goes_with_it(lab: Lab) -> None:
     await second.close()
 
 
-async def test_an_image_whose_machine_did_not_start_is_removed(tmp_path: Path) -> None:
+async def test_image_of_a_failed_start_is_removed(tmp_path: Path) -> None:
     """A process that was killed in between: once with half an image, once before the domain was written."""
     lab = Played(tmp_path)
     await lab.hypervisor().start(lab.machine(seed="#one"))

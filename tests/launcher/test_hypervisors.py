@@ -22,7 +22,7 @@ async def test_what_it_can_do(lab: Lab) -> None:
     await hypervisor.close()
 
 
-async def test_a_machine_starts_once_and_is_forced_off(lab: Lab) -> None:
+async def test_domain_starts_once_and_is_destroyed(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     news = News(hypervisor)
     await hypervisor.start(lab.machine())
@@ -38,7 +38,7 @@ async def test_a_machine_starts_once_and_is_forced_off(lab: Lab) -> None:
     await hypervisor.close()
 
 
-async def test_a_machine_that_is_asked_to_shut_down_does(lab: Lab) -> None:
+async def test_domain_shuts_down_gracefully(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     await lab.up(hypervisor, lab.machine())
     news = News(hypervisor)
@@ -52,7 +52,7 @@ async def test_a_machine_that_is_asked_to_shut_down_does(lab: Lab) -> None:
     await hypervisor.close()
 
 
-async def test_a_machine_that_does_not_listen_is_forced_when_its_time_is_over(lab: Lab) -> None:
+async def test_domain_that_ignores_shutdown_is_destroyed_after_the_grace_period(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     await lab.up(hypervisor, lab.machine(deaf=True))
     assert await hypervisor.stop(UID, 30.0) is not None
@@ -70,7 +70,7 @@ async def test_a_machine_that_does_not_listen_is_forced_when_its_time_is_over(la
     await hypervisor.close()
 
 
-async def test_a_machine_that_dies_is_told_with_the_reason(lab: Lab) -> None:
+async def test_death_of_a_domain_is_reported_with_the_reason(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     await lab.up(hypervisor, lab.machine())
     news = News(hypervisor)
@@ -105,7 +105,7 @@ async def test_a_guest_that_shuts_down_is_no_failure(lab: Lab) -> None:
     await hypervisor.close()
 
 
-async def test_a_machine_outlives_its_owner_and_is_adopted(lab: Lab) -> None:
+async def test_domain_outlives_the_process_and_is_adopted(lab: Lab) -> None:
     first = lab.hypervisor()
     await first.start(lab.machine())
     before = await first.domains()

@@ -86,7 +86,7 @@ def test_what_is_on_the_drive(name: str) -> None:
         {"interfaces": [{"name": "n", "bridge": {}, "state": "absent", "tag": "x"}]}, spec={"networks": [
             {"name": "n", "pod": {}}]}),
 }.items())
-def test_a_machine_without_a_drive(name: str, obj: Object) -> None:
+def test_vmi_without_a_config_drive(name: str, obj: Object) -> None:
     built = Situation(obj).build()
     assert built.drive is None, name
     assert ".iso" not in built.xml
@@ -138,7 +138,7 @@ def test_the_image_by_other_programs(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_whoever_runs_machines_gets_through_to_the_image(tmp_path: Path, mask: int) -> None:
+def test_image_is_readable_by_the_hypervisors_user(tmp_path: Path, mask: int) -> None:
     path = tmp_path / "folder" / "it.iso"
     before = os.umask(mask)
     try:

@@ -26,7 +26,7 @@ from tests.launcher.hypervisor_hosts import OTHER, UID, News, Real, drives_of, i
 
 @pytest.mark.libvirt
 @needs_libvirt
-async def test_the_cpus_of_a_machine_run_where_they_are_its_own(real: Real) -> None:
+async def test_dedicated_cpus_are_pinned(real: Real) -> None:
     cpus = sorted(os.sched_getaffinity(0))[-2:]
     obj = instance()
     obj["spec"]["domain"]["cpu"] = {"cores": len(cpus), "dedicatedCpuPlacement": True}
@@ -50,7 +50,7 @@ def allowed(pid: int) -> dict[str, str]:
 
 @pytest.mark.libvirt
 @needs_libvirt
-async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> None:
+async def test_domain_of_another_owner_is_listed_and_not_touched(real: Real) -> None:
     theirs = real.machine("red", OTHER).xml.replace(domain.NAMESPACE, "https://example.com/other")
     conn: Any = connection.library().open(real.uri)
     foreign = conn.createXML(theirs, 0)
@@ -72,7 +72,7 @@ async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> 
 @pytest.mark.libvirt
 @needs_libvirt
 @pytest.mark.parametrize("runs", [True, False])
-async def test_a_copy_of_a_machine_of_ours_is_somebody_elses(real: Real, runs: bool) -> None:
+async def test_copy_of_our_domain_belongs_to_another_owner(real: Real, runs: bool) -> None:
     """As virt-clone makes it, with our mark."""
     hypervisor = real.hypervisor()
     made = real.machine()
@@ -113,7 +113,7 @@ async def test_what_libvirt_refuses_leaves_nothing(real: Real) -> None:
 
 @pytest.mark.libvirt
 @needs_libvirt
-async def test_a_daemon_that_dies_and_comes_back(real: Real) -> None:
+async def test_libvirtd_dies_and_is_restarted(real: Real) -> None:
     """Machines go on without it; what happens meanwhile is told when it is back."""
     hypervisor = real.hypervisor()
     await hypervisor.start(real.machine())
@@ -193,7 +193,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> type[Silent]:
     return Silent
 
 
-async def test_a_daemon_that_takes_a_connection_and_is_silent_is_away(silent: type[Silent]) -> None:
+async def test_libvirtd_that_accepts_but_does_not_answer_is_away(silent: type[Silent]) -> None:
     clock = ManualClock()
     hypervisor = Libvirt("qemu+unix:///x", monotonic=clock.monotonic, sleep=clock.sleep, patience=0.02)
     news = News(hypervisor)
@@ -216,7 +216,7 @@ async def test_a_daemon_that_takes_a_connection_and_is_silent_is_away(silent: ty
     assert [one.over for one in silent.opened] == [True]
 
 
-async def test_a_connection_that_comes_when_nobody_waits_any_more_is_closed(silent: type[Silent]) -> None:
+async def test_late_connection_is_closed(silent: type[Silent]) -> None:
     hypervisor = Libvirt("qemu+unix:///x", patience=0.02)
     with pytest.raises(HypervisorAway, match="has not answered"):
         await hypervisor.domains()
@@ -227,7 +227,7 @@ async def test_a_connection_that_comes_when_nobody_waits_any_more_is_closed(sile
 
 @pytest.mark.libvirt
 @needs_libvirt
-async def test_a_socket_behind_which_nobody_speaks(tmp_path: Path) -> None:
+async def test_socket_without_a_server(tmp_path: Path) -> None:
     clock = ManualClock()
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "sock"))
@@ -243,7 +243,7 @@ def _longer(list_: list[float], length: int) -> bool:
     return len(list_) >= length
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
     with pytest.raises(StartupRefused, match=r"pip install 'outfitter\[libvirt\]'.*apt install libvirt-dev"):
         connection.library()

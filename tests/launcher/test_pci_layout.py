@@ -73,7 +73,7 @@ def test_an_interface_that_becomes_absent_moves_no_other() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(COUNTS)
-def test_without_nodes_both_are_told_the_same(counts: tuple[int, ...]) -> None:
+def test_without_numa_nodes_both_have_the_same_layout(counts: tuple[int, ...]) -> None:
     situation = machine(*counts)
     told = {tuple(int(part, 16) for part in re.split("[:.]", text)[1:]) for text in addresses(situation).values()}
     assert told == {tuple(int(part, 16) for part in text.split(":")) for text in drawn(situation).values()}
@@ -144,7 +144,7 @@ def test_a_node_takes_eight_of_a_list_wherever_in_the_list_they_are() -> None:
         "0000:e7:00.0", "0000:c3:00.0", "0000:ff:00.0", "0000:db:00.0"], "what the other node's left free"
 
 
-def test_nodes_may_be_given() -> None:
+def test_numa_nodes_may_be_passed() -> None:
     situation = machine(1, 0, 0, 0, nodes=(1,))
     built = Situation(situation.instance, options=DomainOptions(host_nodes=(0, 1))).build()
     assert addresses(situation) == {"gpu0": "0000:c3:00.0"}, "a node that is added does not move it"
@@ -298,7 +298,7 @@ def test_a_disk_does_not_take_the_alias_of_a_device() -> None:
     assert list(drawn(Situation(given_, {"PCI_RESOURCE_ACME_TEST_CARD": "0000:65:00.0"}))) == ["ua-gpu-a_", "ua-gpu-a"]
 
 
-def test_what_the_guest_is_told() -> None:
+def test_guest_metadata() -> None:
     assert json.loads(SITUATIONS["networks"].build().guest_metadata) == {
         "uuid": "8d1f0a52-3c1e-4f0b-9d35-0f6f5b7f2a11", "instance_id": "blue.here", "hostname": "blue", "devices": [
             {"type": "nic", "bus": "pci", "address": "0000:05:00.0", "tags": ["uplink"], "mac": "02:00:00:00:00:0a"},

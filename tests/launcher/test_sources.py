@@ -291,7 +291,7 @@ def test_refused(name: str) -> None:
         assert words in str(caught.value)
 
 
-def test_who_says_so_and_where_it_is() -> None:
+def test_source_and_address_of_each_device() -> None:
     (one,) = sources.devices_of(gpu(), {}, {file("card"): told("card", device(address=A, numa=1))})
     assert (one.source, one.devices[0].numa, one.devices[0].id) == ("device metadata", 1, "gpu.acme.test/node-a/d0")
     (one,) = sources.devices_of(gpu(got("g0", pciAddress=A, numaNode=1)), {VARIABLE: A}, {})
@@ -299,7 +299,7 @@ def test_who_says_so_and_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("value", [{"int": -1}, {"string": "1"}, None])
-def test_a_node_that_nobody_says_is_none(value: object) -> None:
+def test_numa_node_without_a_source_is_none(value: object) -> None:
     text = told("card", {**device(), "attributes": {BUS_ID: {"string": A}, "resource.kubernetes.io/numaNode": value}})
     (one,) = sources.devices_of(gpu(), {}, {file("card"): text})
     assert one.devices[0].numa is None

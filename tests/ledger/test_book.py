@@ -74,7 +74,7 @@ async def test_the_same_holder_again_is_no_harm(store: Memory) -> None:
     assert store.revision == revision, "and nothing is written"
 
 
-async def test_mark_and_release(store: Memory) -> None:
+async def test_state_and_release(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", "train"), booking("vf1", "train"), booking("vf2", "serve")])
     assert [one.device.device for one in await book.set_state(store, HOST, "uid-of-train", "prepared")] == ["vf0", "vf1"]
     assert await held(store) == {"vf0": ["train prepared"], "vf1": ["train prepared"], "vf2": ["serve booked"]}
@@ -164,7 +164,7 @@ async def test_marking_and_releasing_try_again() -> None:
     assert await held(store) == {"vf1": ["serve booked"], "vf2": ["serve booked"]}
 
 
-async def test_the_fence_holds_when_the_rival_is_faster_between_reading_and_writing() -> None:
+async def test_conflict_between_read_and_write_is_detected() -> None:
     store = Interrupted()
     page = {"metadata": {"name": HOST}, "spec": {"host": HOST, "bookings": [
         booking("vf0", "train").to_object(), booking("vf0", "serve").to_object()]}}

@@ -173,7 +173,7 @@ def test_every_rule(name: str) -> None:
     admission.AdmissionRules().admit(WriteRequest("create", kinds.LEDGER_PAGE, copy.deepcopy(done.object), None))
 
 
-def test_what_is_added_says_when_and_answers_the_same_request() -> None:
+def test_added_booking_has_time_and_request() -> None:
     new = Page(healed(CASES["another device of the provider than was booked"]).object)
     assert new.bookings == (Booking(device("vf1"), A, "nic", "prepared", NOW, prepared=NOW),)
     turned = Page(healed(CASES["the consumer became known"]).object).bookings[0]
@@ -272,7 +272,7 @@ async def test_healing_is_written_and_remembered() -> None:
     assert (again.findings, store.revision) == ((), revision)
 
 
-async def test_a_host_without_a_page_gets_one_when_there_is_something_to_say() -> None:
+async def test_page_is_created_when_it_has_content() -> None:
     store = memory()
     await heal.heal_page(store, HOST, [], group=GROUPS)
     assert store.revision == 0

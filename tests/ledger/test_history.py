@@ -69,7 +69,7 @@ async def test_what_ends_is_remembered() -> None:
         "amount": {"whole": True}, "booked": SINCE, "prepared": NOW, "ended": LATER, "how": "released"}
 
 
-async def test_without_a_time_the_store_says_it() -> None:
+async def test_without_a_time_the_stores_clock_is_used() -> None:
     store = memory()
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     await book.release(store, HOST, "uid-train")
@@ -288,7 +288,7 @@ async def test_every_record_is_admitted_and_found(name: str) -> None:
     assert await history.entries(store, which, host="another") == []
 
 
-def test_the_name_of_a_record_tells_bookings_apart() -> None:
+def test_record_names_are_unique_per_booking() -> None:
     one = booking("vf0", TRAIN)
     others = [booking("vf1", TRAIN), booking("vf0", SERVE), replace(one, since=NOW), booking("vf0", TRAIN, shareID="x"),
               replace(one, device=replace(one.device, driver="other")), replace(one, device=replace(one.device, pool="other"))]

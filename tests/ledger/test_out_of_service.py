@@ -28,7 +28,7 @@ def store() -> Memory:
 
 
 @pytest.mark.parametrize("which", ["reserved", "quarantined"])
-async def test_taken_out_and_given_back(store: Memory, which: OutOfServiceState) -> None:
+async def test_out_of_service_and_back_in_service(store: Memory, which: OutOfServiceState) -> None:
     vf0 = device("vf0")
     assert await ON[which](store, HOST, vf0, by="admin", reason="hot", now=NOW)
     assert (await book.read(store, HOST)).records(which) == (OutOfServiceRecord(vf0, "hot", "admin", NOW),)
@@ -42,12 +42,12 @@ async def test_taken_out_and_given_back(store: Memory, which: OutOfServiceState)
     await book.book(store, HOST, [booking("vf0", claim("train"))])
 
 
-async def test_without_a_time_the_store_says_it(store: Memory) -> None:
+async def test_without_a_time_the_stores_clock_is_used(store: Memory) -> None:
     await out_of_service.reserve(store, HOST, device("vf0"), by="admin")
     assert (await book.read(store, HOST)).reserved[0].since == "2026-01-01T00:00:00Z"
 
 
-async def test_who_holds_a_marked_device_keeps_it(store: Memory) -> None:
+async def test_holder_keeps_a_device_that_goes_out_of_service(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", claim("train"))])
     await out_of_service.reserve(store, HOST, device("vf0"), by="admin", reason="", now=NOW)
     await book.set_state(store, HOST, "uid-train", "prepared")
@@ -57,7 +57,7 @@ async def test_who_holds_a_marked_device_keeps_it(store: Memory) -> None:
         await book.book(store, HOST, [booking("vf0", claim("serve"))])
 
 
-async def test_a_device_for_one_use_is_unclean_in_the_same_write_that_hands_it_over(store: Memory) -> None:
+async def test_device_for_one_use_is_unclean_in_the_write_that_prepares_it(store: Memory) -> None:
     train, serve = claim("train"), claim("serve")
     await book.book(store, HOST, [booking("vf0", train), booking("vf1", train), booking("vf2", serve)])
     revision = store.revision
@@ -139,7 +139,7 @@ def of_case(case: Case) -> Page:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_reserved_count_becomes_marks(name: str) -> None:
+def test_reserved_count_becomes_records(name: str) -> None:
     case, devices = CASES[name], [device(each) for each in "abcd"]
     new = Page(out_of_service.with_reserved_count(of_case(case), devices, case.count, now=NOW, by="nova"))
     counted = {one.device.device for one in new.reserved if one.origin == out_of_service.PLACEMENT} - {"x"}

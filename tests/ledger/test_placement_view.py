@@ -198,7 +198,7 @@ async def test_a_count_that_cannot_be(name: str) -> None:
     assert store.revision == revision
 
 
-async def test_who_says_nothing_is_reserved_has_cleaned_it() -> None:
+async def test_reserved_count_of_zero_removes_unclean_records() -> None:
     store = memory()
     await stored(store, CARD)
     await book.book(store, HOST, [booking("d1", consumer("s"))])

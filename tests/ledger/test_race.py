@@ -94,7 +94,7 @@ async def test_of_several_processes_one_gets_the_device_many_times(config: Path,
     await run(config, MANY * soak_rounds)
 
 
-async def test_without_the_revision_everybody_would_get_it(config: Path) -> None:
+async def test_without_the_revision_every_process_would_book_it(config: Path) -> None:
     """So that the tests above can fail."""
     host = f"race-{uuid.uuid4().hex[:8]}"
     async with worker_processes.reader(config) as store:

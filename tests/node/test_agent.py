@@ -269,7 +269,7 @@ class Away(Simulated):
         await super().start(domain)
 
 
-async def test_while_the_hypervisor_is_away_its_pods_say_so() -> None:
+async def test_pods_report_that_the_hypervisor_is_away() -> None:
     hypervisor = Away()
     async with running([replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]) as scene:
         hypervisor.away = True
@@ -301,7 +301,7 @@ async def test_while_the_hypervisor_is_away_its_pods_say_so() -> None:
         assert (await scene.pod("blue"))["status"]["startTime"] == before
 
 
-async def test_the_fence_at_the_node() -> None:
+async def test_exclusive_check_at_prepare() -> None:
     """A page on which two stand for one card, one of them prepared: the other does not start, and says who has it."""
     async with running(hosts_of("node", 1)) as scene:
         claim = await scene.claim("mine")
@@ -388,7 +388,7 @@ async def test_a_pod_that_is_deleted_while_its_vmi_starts_leaves_nothing() -> No
         await scene.reach(nothing, "no domain and no booking")
 
 
-async def test_a_claim_that_pods_share_is_prepared_until_the_last_is_gone() -> None:
+async def test_shared_claim_is_prepared_until_the_last_pod_is_gone() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.claim("mine")
@@ -474,7 +474,7 @@ async def test_a_claim_that_lost_its_status_gets_it_again_from_the_page() -> Non
         await scene.check_books()
 
 
-async def test_a_host_that_is_not_served_any_more_takes_nothing_new() -> None:
+async def test_host_that_is_no_longer_served_gets_no_new_pods() -> None:
     clock = ManualClock()
     async with app.embedded(hosts=hosts_of("old", 1), clock=clock, names=IdGenerator(random.Random(1))) as first:
         await first.runner.stop()

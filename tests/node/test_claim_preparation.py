@@ -256,7 +256,7 @@ async def test_a_device_that_cannot_be_restored_is_quarantined_and_not_allocated
         assert [booking.device.device for booking in await scene.bookings()] == ["pci-0000-67-00-0"]
 
 
-async def test_a_device_for_one_use_comes_back_unclean() -> None:
+async def test_device_for_one_use_is_unclean_after_release() -> None:
     async with running(hosts(NVME, ONCE)) as scene:
         await scene.machine("blue")
         await scene.running("blue")

@@ -95,7 +95,7 @@ class Overlaid(FolderTree):
         return self._tree.exists(path) if path.startswith("/sys/") else super().exists(path)
 
 
-def test_a_process_of_this_machine() -> None:
+def test_process_of_this_host() -> None:
     master, terminal = os.openpty()
     try:
         node = os.ttyname(terminal)

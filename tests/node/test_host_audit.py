@@ -144,7 +144,7 @@ async def test_a_real_host_is_looked_at_again_and_again() -> None:
         assert len(await bench.devices()) == 4
 
 
-async def test_a_mark_is_published_at_once() -> None:
+async def test_out_of_service_record_is_published_at_once() -> None:
     clock, two = ManualClock(), host(NIC % 2)
     async with app.embedded(hosts=[two], clock=clock, names=IdGenerator(random.Random(1))) as product:
         bench = Bench(product, clock)
@@ -255,7 +255,7 @@ async def test_only_real_hosts_are_looked_at_from_time_to_time(bench: Bench, sim
     audit.queue.close()
 
 
-async def test_history_is_kept_as_long_as_any_host_says(bench: Bench) -> None:
+async def test_history_is_kept_for_the_longest_retention_of_all_hosts(bench: Bench) -> None:
     one, [two] = host(NIC % 1, "history: {keep: 2h}"), hosts_of("b", 1)
     two = replace(two, settings=settings("history: {keep: 4h}"))
     far = hosts_of("c", 1)[0]
@@ -328,7 +328,7 @@ async def test_which_changes_of_a_page_are_a_reason_for_an_audit(bench: Bench, n
         assert await audit.queue.take() == "a"
 
 
-async def test_a_warning_is_logged_again_when_it_was_gone_in_between(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_warning_that_recurs_is_logged_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     one = host(NIC % 1)
     audit = bench.audit(one)
     for strange in (True, True, False, True):

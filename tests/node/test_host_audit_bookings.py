@@ -163,7 +163,7 @@ async def test_what_another_driver_has_on_the_host_is_not_ours(bench: Bench) -> 
     assert {device["attributes"]["driver"]["string"] for device in part["spec"]["devices"]} == {"iavf"}
 
 
-async def test_a_vanished_device_that_a_vm_has_comes_back_with_its_page(bench: Bench) -> None:
+async def test_vanished_device_of_a_vm_is_published_again_with_its_page(bench: Bench) -> None:
     full = host(f"{NIC % 1}, {DISK}", "device_spec: [{product_id: a80a}]")
     await bench.start(full)
     await full.hypervisor.start(foreign("guest", "0000:65:00.0"))
@@ -218,7 +218,9 @@ async def test_the_holder_of_a_running_vms_device(bench: Bench, name: str) -> No
     "a foreign VM is not known": (foreign, False, [GUEST]),
     "another claim has it by now": (ours, True, [GUEST]),
 }.values(), ids=["our VM is the claim's", "a foreign VM is not known", "another claim has it by now"])
-async def test_a_promise_that_the_page_lost(bench: Bench, make: Any, booked: bool, holders: list[tuple[str, str]]) -> None:
+async def test_allocation_missing_from_the_page_is_booked_again(
+    bench: Bench, make: Any, booked: bool, holders: list[tuple[str, str]]
+) -> None:
     two = host(NIC % 2)
     await bench.start(two)
     await bench.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
@@ -310,7 +312,7 @@ async def test_without_reporting_there_is_no_tree(bench: Bench) -> None:
 # -- what operators keep back
 
 
-async def test_what_a_person_reserved_stays_when_it_is_not_counted(bench: Bench) -> None:
+async def test_device_reserved_by_a_user_stays_reserved_without_a_count(bench: Bench) -> None:
     spec = "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
     two = host(f"{NIC % 2}, {DISK}", spec)
     await bench.start(two)
@@ -319,7 +321,7 @@ async def test_what_a_person_reserved_stays_when_it_is_not_counted(bench: Bench)
     assert [mark.device.device for mark in (await book.read(bench.store, "a")).reserved] == [SSD]
 
 
-async def test_marks_of_a_count_go_with_their_provider(bench: Bench) -> None:
+async def test_records_of_a_reserved_count_go_with_their_provider(bench: Bench) -> None:
     spec = "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
     await bench.start(host(NIC % 2, spec))
     await placement_view.set_reserved(
@@ -331,7 +333,7 @@ async def test_marks_of_a_count_go_with_their_provider(bench: Bench) -> None:
     assert (await book.read(bench.store, "a")).reserved == ()
 
 
-async def test_a_count_without_marks_is_made_good_at_once(bench: Bench) -> None:
+async def test_reserved_count_without_records_is_corrected_at_once(bench: Bench) -> None:
     """The process that reserved it was killed between tree and page."""
     spec = "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
     await bench.start(host(NIC % 2, spec))

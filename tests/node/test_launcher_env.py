@@ -257,7 +257,7 @@ def claim(*results: PreparedDevice) -> Object:
         {"request": one.request, "driver": one.driver, "pool": one.pool, "device": one.device} for one in results]}}}}
 
 
-def test_a_request_with_devices_of_another_driver_is_left_out() -> None:
+def test_request_with_devices_of_another_driver_is_skipped() -> None:
     """We know a part of it only, and that would contradict the status."""
     mine, both, other = given("nic", "vf-0"), given("mix/near", "vf-1"), given("mix/near", "vf-2", "elsewhere")
     told = launcher_devices({}, [("net", claim(mine, both, other), [mine, both])])

@@ -235,7 +235,7 @@ def test_mistakes(text: str) -> None:
     assert MISTAKES[text] in caught.value.message
 
 
-def test_a_host_says_it_for_itself() -> None:
+def test_host_overrides_the_common_setting() -> None:
     found = config.parse(f"{FOUR}\nhosts: {{b: {{sriov: []}}, c: {{mdev: [{{type: t, count: 1}}]}}}}")
     assert [len(found.for_host(name).sriov) for name in ("a", "b", "c")] == [1, 0, 1]
     assert len(found.for_host("c").mdev) == 1

@@ -56,7 +56,7 @@ async def test_slices_belong_to_the_node_as_it_is_now(bench: Bench) -> None:
     assert parts[1]["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
 
 
-async def test_marks_are_taints(bench: Bench) -> None:
+async def test_out_of_service_records_are_taints(bench: Bench) -> None:
     three = host(NIC % 3)
     audit = bench.audit(three)
     await audit.start()
@@ -70,7 +70,7 @@ async def test_marks_are_taints(bench: Bench) -> None:
     assert await bench.taints() == {}
 
 
-async def test_where_taints_are_dropped_the_device_is_left_out() -> None:
+async def test_tainted_device_is_unpublished_where_taints_are_dropped() -> None:
     clock = ManualClock()
     product = app.Embedded(Tasteless(clock=clock, names=IdGenerator(random.Random(1))), [], clock=clock)
     bench, three = Bench(product, clock), host(NIC % 3)
@@ -88,7 +88,7 @@ async def test_where_taints_are_dropped_the_device_is_left_out() -> None:
     assert len(await bench.devices()) == 3
 
 
-async def test_a_devices_driver_is_not_published_anew_while_a_vm_has_it(bench: Bench) -> None:
+async def test_driver_of_a_device_in_use_is_not_republished(bench: Bench) -> None:
     spec = "device_spec: [{product_id: a80a}]"
     bound = host("{address: 0000:65:00.0, vendor: 144d, product: a80a, class: 010802, driver: nvme, serial: S1}", spec)
     await bench.start(bound)
@@ -102,7 +102,7 @@ async def test_a_devices_driver_is_not_published_anew_while_a_vm_has_it(bench: B
     assert (await bench.devices())[SSD]["attributes"]["driver"] == {"string": "vfio-pci"}
 
 
-async def test_what_is_not_offered_says_why(bench: Bench) -> None:
+async def test_unassignable_device_has_a_reason(bench: Bench) -> None:
     await bench.start(host(f"{NIC % 1}, {DISK}", "device_spec: [{product_id: '1889'}]"))
     inventory = await bench.store.get(kinds.HOST_INVENTORY, "a")
     reasons = {each["address"]: each["reason"] for each in inventory["spec"]["withheld"]}
@@ -240,7 +240,7 @@ async def test_vfs_are_not_allocated_while_their_unlisted_pf_is_held(bench: Benc
     assert await blocked(bench) == {VF0: True, VF1: True, PF: True}
 
 
-async def test_a_start_never_lifts_a_mark_where_taints_are_dropped() -> None:
+async def test_restart_keeps_out_of_service_records_where_taints_are_dropped() -> None:
     clock = ManualClock()
     bench = Bench(app.Embedded(Tasteless(clock=clock, names=IdGenerator(random.Random(1))), [], clock=clock), clock)
     three = host(NIC % 3)

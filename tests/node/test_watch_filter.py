@@ -87,7 +87,7 @@ def test_vmis(name: str) -> None:
     assert watch_filter.vmi_changed(old, new) is case.wakes
 
 
-def test_what_is_new_or_gone_always_counts() -> None:
+def test_added_and_deleted_objects_always_pass() -> None:
     assert watch_filter.pod_changed(None, POD)
     assert watch_filter.vmi_changed(None, VMI)
     assert watch_filter.vmi_changed(VMI, None)

@@ -78,7 +78,7 @@ def test_the_scorer_of_the_example_moves_a_pod_to_its_own_hosts(installed: Sched
 
 
 @pytest.mark.usefixtures("installed")
-def test_one_may_be_left_out() -> None:
+def test_plugin_can_be_skipped() -> None:
     rest = plugins.load(skip=["keep-apart"])
     assert (len(rest.filters), len(rest.scorers)) == (0, 1)
 
@@ -147,7 +147,7 @@ def test_a_broken_plugin_keeps_the_program_from_starting(name: str) -> None:
         plugins.load(found=entries)
 
 
-def test_what_is_left_out_may_be_broken_but_must_be_there() -> None:
+def test_skipped_plugin_may_be_broken_but_must_exist() -> None:
     assert plugins.load(skip=["lost"], found=[entry("lost", "Nobody"), entry("good", "Good")]).filters[0].name == "good"
     with pytest.raises(StartupRefused, match="lots is to be skipped, but there is no such plug-in"):
         plugins.load(skip=["lots"], found=[entry("lost", "Good")])

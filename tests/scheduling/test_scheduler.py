@@ -187,7 +187,7 @@ def test_many_hosts_in_few_lines() -> None:
     assert found.codes == (Code.TOO_FEW_FREE, Code.NODE_CORDONED, Code.NO_MATCH)
 
 
-def test_counting_says_what_a_search_would_say() -> None:
+def test_counting_agrees_with_the_search() -> None:
     """Of a host that counting can judge the rejection is the same, and the search is made when its devices are asked for."""
     for devices, taken in (([dev("a", **VF)], ["a"]), ([dev("a", **PF)], []), ([dev("a", **VF), dev("b", **VF)], ["a"])):
         index = DeviceIndex.of([part("n", *devices)], [page("n", *((name, "train") for name in taken))], [node("n")])
@@ -237,14 +237,14 @@ def with_plugins(plugins: SchedulerPlugins, **more: Any) -> Placement | Waiting:
     return placed(pod("c"), [claim("c")], DeviceIndex.of([A, B], [], NODES), plugins=plugins, **more)
 
 
-def test_the_tighter_host_is_taken_and_said_why() -> None:
+def test_tighter_host_is_chosen_with_the_reason() -> None:
     slices = [part("a", dev("a0", **VF), dev("a1", **VF)), part("b", dev("b0", **VF))]
     found = placed(pod("c"), [claim("c")], DeviceIndex.of(slices, [], NODES))
     assert isinstance(found, Placement)
     assert (found.host, found.why[:50]) == ("b", "pack: 1 device on 1 NUMA node and 1 PCIe root; the")
 
 
-def test_filters_of_others_are_asked_and_their_reason_is_told() -> None:
+def test_plugin_filters_are_called_and_their_reason_is_reported() -> None:
     found = with_plugins(SchedulerPlugins(filters=(Picky(),)))
     assert isinstance(found, Placement)
     assert found.host == "b"
@@ -259,7 +259,7 @@ def test_scorers_of_others_count() -> None:
     assert (found.host, found.why.rpartition("; ")[2]) == ("b", "plug-in fan: 100")
 
 
-def test_a_host_without_room_is_passed_over() -> None:
+def test_host_without_capacity_is_skipped() -> None:
     small = node("a")
     small["status"]["allocatable"]["cpu"] = "1"
     wanted = pod("c", containers=[{"name": "main", "resources": {"requests": {"cpu": "2"}}}])

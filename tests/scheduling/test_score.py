@@ -96,7 +96,7 @@ def test_the_best_is_a_hundred_and_the_worst_is_nothing() -> None:
     assert 0 <= worst.value < 2
 
 
-def test_points_of_plugins_are_added_and_said() -> None:
+def test_plugin_scores_are_added_and_reported() -> None:
     offers = [offer("a", N0A), offer("b", N0A, free={N0A: 3}), offer("c", N0A, free={N0A: 9})]
     ranked = score.rank(offers, extra={"b": (40.0, ["plug-in cool: 40"])})
     assert [one.host for one in ranked] == ["b", "a", "c"]

@@ -28,27 +28,27 @@ async def test_create_gives_an_identity_and_get_the_same_object(backend: Backend
     assert await backend.store.get(CONFIG_MAP, "a", backend.namespace) == made
 
 
-async def test_what_get_gives_is_the_callers_own(backend: Backend) -> None:
+async def test_get_returns_a_copy(backend: Backend) -> None:
     await backend.store.create(CONFIG_MAP, backend.config("a", {"k": "v"}))
     (await backend.store.get(CONFIG_MAP, "a", backend.namespace))["data"]["k"] = "scribbled"
     assert (await backend.store.get(CONFIG_MAP, "a", backend.namespace))["data"] == {"k": "v"}
 
 
-async def test_what_is_handed_in_stays_as_it_is(backend: Backend) -> None:
+async def test_argument_is_not_changed(backend: Backend) -> None:
     given = backend.config("a", {"k": "v"})
     before = copy.deepcopy(given)
     await backend.store.create(CONFIG_MAP, given)
     assert given == before
 
 
-async def test_a_name_is_given_once(backend: Backend) -> None:
+async def test_name_is_unique(backend: Backend) -> None:
     first = await backend.store.create(CONFIG_MAP, backend.config("a"))
     with pytest.raises(errors.AlreadyExists, match='configmaps "a" already exists'):
         await backend.store.create(CONFIG_MAP, backend.config("a", {"other": "one"}))
     assert await backend.store.get(CONFIG_MAP, "a", backend.namespace) == first
 
 
-async def test_a_deleted_name_comes_back_as_another_object(backend: Backend) -> None:
+async def test_deleted_name_can_be_created_with_another_uid(backend: Backend) -> None:
     first = await backend.store.create(CONFIG_MAP, backend.config("a"))
     await backend.store.delete(CONFIG_MAP, "a", backend.namespace)
     second = await backend.store.create(CONFIG_MAP, backend.config("a"))
@@ -265,7 +265,7 @@ async def test_status_at_a_stale_revision_is_a_conflict(backend: Backend) -> Non
         await backend.store.replace(POD, made | {"status": {"phase": "Running"}}, subresource="status")
 
 
-def test_every_kind_is_known_by_its_words() -> None:
+def test_every_kind_has_its_short_names() -> None:
     for kind in kinds.ALL:
         assert kinds.named(kind.plural) is kind
         assert kinds.of_object({"apiVersion": kind.api_version, "kind": kind.kind}) is kind

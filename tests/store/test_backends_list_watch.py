@@ -29,7 +29,7 @@ async def test_list_of_nothing(backend: Backend) -> None:
     assert listing.revision.isdigit()
 
 
-async def test_list_over_all_namespaces(backend: Backend) -> None:
+async def test_list_in_all_namespaces(backend: Backend) -> None:
     other = backend.unique("other")
     await backend.store.create(NAMESPACE, {"metadata": {"name": other}})
     labels = {"suite": backend.namespace}
@@ -206,7 +206,7 @@ async def test_watch_sees_pods_enter_and_leave_a_field(backend: Backend) -> None
     assert [event.type for event in bound] == ["ADDED", "MODIFIED", "MODIFIED"]
 
 
-async def test_watch_from_long_ago_misses_nothing_or_says_so(backend: Backend) -> None:
+async def test_watch_from_an_old_revision_is_complete_or_expired(backend: Backend) -> None:
     await backend.store.create(CONFIG_MAP, backend.config("a"))
     await backend.store.create(CONFIG_MAP, backend.config("b"))
     try:

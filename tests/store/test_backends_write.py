@@ -196,7 +196,7 @@ async def test_strategic_patches_of_lists(backend: Backend, case: str) -> None:
 # -- dry run
 
 
-async def test_dry_run_tells_and_does_nothing(backend: Backend) -> None:
+async def test_dry_run_returns_the_object_and_writes_nothing(backend: Backend) -> None:
     store, namespace = backend.store, backend.namespace
     made = await store.create(CONFIG_MAP, backend.config("a", {"n": "0"}))
     answer = await store.create(CONFIG_MAP, backend.config("b"), dry_run=True)

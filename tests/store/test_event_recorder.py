@@ -29,7 +29,7 @@ async def recorded(store: Memory) -> list[Object]:
     return (await store.list(EVENT)).items
 
 
-async def test_an_event_says_what_about_whom(memory: Memory, recorder: EventRecorder) -> None:
+async def test_event_names_object_and_reason(memory: Memory, recorder: EventRecorder) -> None:
     obj = await about(memory)
     await recorder.warning(obj, "Waiting", "no card is free")
     event, = await recorded(memory)
@@ -45,7 +45,7 @@ async def test_an_event_says_what_about_whom(memory: Memory, recorder: EventReco
     assert event["source"] == {"component": "outfitter-test"}
 
 
-async def test_the_same_news_is_counted(memory: Memory, recorder: EventRecorder, clock: ManualClock) -> None:
+async def test_repeated_event_is_counted(memory: Memory, recorder: EventRecorder, clock: ManualClock) -> None:
     obj = await about(memory)
     for _ in range(3):
         await recorder.normal(obj, "Booked", "vf0")
@@ -64,7 +64,7 @@ OTHER_NEWS: dict[str, tuple[str, str, str, str]] = {
 
 
 @pytest.mark.parametrize("case", OTHER_NEWS)
-async def test_other_news_is_another_event(memory: Memory, recorder: EventRecorder, case: str) -> None:
+async def test_different_message_is_another_event(memory: Memory, recorder: EventRecorder, case: str) -> None:
     type_, name, reason, message = OTHER_NEWS[case]
     objects = {letter: await about(memory, letter) for letter in "ab"}
     await recorder.normal(objects["a"], "Booked", "vf0")
@@ -72,7 +72,7 @@ async def test_other_news_is_another_event(memory: Memory, recorder: EventRecord
     assert [event["count"] for event in await recorded(memory)] == [1, 1]
 
 
-async def test_an_event_that_is_gone_is_made_anew(memory: Memory, recorder: EventRecorder) -> None:
+async def test_deleted_event_is_recreated(memory: Memory, recorder: EventRecorder) -> None:
     obj = await about(memory)
     await recorder.normal(obj, "Booked", "vf0")
     await recorder.normal(obj, "Booked", "vf0")
@@ -85,7 +85,7 @@ async def test_an_event_that_is_gone_is_made_anew(memory: Memory, recorder: Even
     assert new["count"] == 2
 
 
-async def test_what_has_no_namespace_is_told_in_default(memory: Memory, recorder: EventRecorder) -> None:
+async def test_event_of_a_cluster_scoped_object_is_in_default(memory: Memory, recorder: EventRecorder) -> None:
     page = await memory.create(LEDGER_PAGE, {"metadata": {"name": "n" * 250}})
     await recorder.normal(page, "Healed", "x" * 5000)
     event, = await recorded(memory)

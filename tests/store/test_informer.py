@@ -136,7 +136,7 @@ async def test_handlers_find_the_informer_as_it_is_after_the_change(store: Flaky
     assert seen == [True, True]
 
 
-async def test_what_we_wrote_is_known_before_its_news_comes(store: Flaky, clock: ManualClock) -> None:
+async def test_own_write_is_visible_before_its_watch_event(store: Flaky, clock: ManualClock) -> None:
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock, indexes={"v": lambda obj: [value(obj) or ""]})
     heard: list[str | None] = []
     informer.on_change(lambda _, new: heard.append(value(new)))
@@ -173,7 +173,7 @@ async def test_what_we_wrote_stays_when_an_older_list_comes_in(store: Flaky, clo
         assert await same(informer, store)
 
 
-async def test_what_we_wrote_is_not_brought_back_when_it_is_gone(store: Flaky, clock: ManualClock) -> None:
+async def test_own_write_does_not_restore_a_deleted_object(store: Flaky, clock: ManualClock) -> None:
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
     async with running(informer):
         ours = await store.create(CONFIG_MAP, config("a"))
@@ -374,7 +374,7 @@ async def test_a_watch_that_breaks_loses_nothing(store: Flaky, clock: ManualCloc
         assert await same(informer, store)
 
 
-async def test_a_watch_that_says_nothing_is_not_asked_in_a_circle(store: Flaky, clock: ManualClock) -> None:
+async def test_silent_watch_is_not_restarted_in_a_loop(store: Flaky, clock: ManualClock) -> None:
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
     await store.create(CONFIG_MAP, config("a"))
     async with running(informer):

@@ -326,7 +326,7 @@ def runs(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("version", [V1, V1BETA1])
-async def test_a_plugin_is_asked_once_and_told_what_it_wants_to_know(tmp_path: Path, version: str) -> None:
+async def test_credential_plugin_is_called_once_with_its_input(tmp_path: Path, version: str) -> None:
     user = plugin(tmp_path / "bin", {"token": "t"}, api_version=version, args=["get", "it"],
                   env=[{"name": "OWN", "value": "mine"}], provideClusterInfo=True)
     cluster = {

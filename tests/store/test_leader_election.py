@@ -108,7 +108,7 @@ async def test_who_renews_keeps_it(store: Moody, clock: ManualClock) -> None:
         clock.advance(10)
 
 
-async def test_an_age_counts_from_when_it_was_seen_whatever_the_clock_in_it_says(store: Moody, clock: ManualClock) -> None:
+async def test_lease_age_counts_from_when_it_was_observed(store: Moody, clock: ManualClock) -> None:
     old = {"holderIdentity": "ann", "leaseDurationSeconds": 15, "renewTime": "2001-01-01T00:00:00.000000Z"}
     await store.create(LEASE, {"metadata": {"name": "leader", "namespace": "default"}, "spec": old})
     bob = lease(store, "bob", clock)
@@ -117,7 +117,7 @@ async def test_an_age_counts_from_when_it_was_seen_whatever_the_clock_in_it_says
     assert await bob.acquire()
 
 
-async def test_what_is_given_back_is_free_at_once(store: Moody, clock: ManualClock) -> None:
+async def test_released_lease_is_free_at_once(store: Moody, clock: ManualClock) -> None:
     ann, bob = lease(store, "ann", clock), lease(store, "bob", clock)
     await ann.acquire()
     await bob.release()  # not his to give
@@ -127,7 +127,7 @@ async def test_what_is_given_back_is_free_at_once(store: Moody, clock: ManualClo
     assert await bob.acquire()
 
 
-async def test_giving_back_never_fails(store: Moody, clock: ManualClock) -> None:
+async def test_releasing_a_lease_never_fails(store: Moody, clock: ManualClock) -> None:
     await lease(store, "ann", clock).release()
     store.mood = "failing"
     await lease(store, "ann", clock).release()
@@ -157,7 +157,7 @@ async def test_two_at_once(store: Moody, clock: ManualClock) -> None:
     assert got.count(True) == 1
 
 
-async def test_work_goes_to_the_second_when_the_first_is_gone(store: Moody, clock: ManualClock) -> None:
+async def test_second_candidate_leads_when_the_first_is_gone(store: Moody, clock: ManualClock) -> None:
     first, second = Work(), Work()
     holding = asyncio.create_task(lease(store, "ann", clock).hold(first))
     await settle()

@@ -74,7 +74,7 @@ async def test_another_kinds_changes_push_nothing_out(make: Make) -> None:
     await store.close()
 
 
-async def test_a_watcher_that_falls_behind_is_told_so(make: Make) -> None:
+async def test_slow_watcher_gets_an_error(make: Make) -> None:
     store = make(10)
     await store.create(CONFIG_MAP, config("a"))
     stream = store.watch(CONFIG_MAP, since="0")
@@ -297,7 +297,7 @@ async def test_rules_may_change_the_new_object_in_place() -> None:
 # -- names and small mistakes
 
 
-async def test_names_and_identities_come_from_the_source_that_was_handed_in() -> None:
+async def test_names_and_uids_come_from_the_id_generator() -> None:
     async def uids(seed: int) -> list[tuple[str, str]]:
         store = Memory(names=IdGenerator(random.Random(seed)))
         made = [await store.create(CONFIG_MAP, {"metadata": {"generateName": "a-", "namespace": "x"}}) for _ in range(3)]

@@ -37,7 +37,7 @@ async def test_keys_come_in_the_order_they_were_added_and_once(queue: WorkQueue)
     assert queue.idle
 
 
-async def test_a_key_in_work_is_not_handed_out_again_until_it_is_done(queue: WorkQueue) -> None:
+async def test_key_in_work_is_not_returned_again_until_done(queue: WorkQueue) -> None:
     queue.add("a")
     assert await queue.take() == "a"
     queue.add("a")
@@ -139,7 +139,7 @@ async def test_the_earlier_of_two_times_counts(queue: WorkQueue, clock: ManualCl
     assert len(queue) == 0
 
 
-async def test_failures_come_back_later_and_later(clock: ManualClock) -> None:
+async def test_failures_are_retried_with_backoff(clock: ManualClock) -> None:
     queue = WorkQueue(clock, base=1, most=10)
     assert [queue.retry("a") for _ in range(6)] == [1, 2, 4, 8, 10, 10]
     assert queue.retry("other") == 1
@@ -177,7 +177,7 @@ async def test_a_failure_while_in_work_waits_for_both(queue: WorkQueue, clock: M
 
 
 @pytest.mark.parametrize("moment", ["before the key came", "after the key came"])
-async def test_a_taker_that_gives_up_loses_no_key(queue: WorkQueue, moment: str) -> None:
+async def test_cancelled_get_loses_no_key(queue: WorkQueue, moment: str) -> None:
     gives_up, waits = asyncio.create_task(queue.take()), asyncio.create_task(queue.take())
     await settle()
     if moment == "after the key came":

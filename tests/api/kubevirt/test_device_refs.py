@@ -100,12 +100,12 @@ SETTLED: dict[str, tuple[Object, Object | None, bool]] = {
 
 
 @pytest.mark.parametrize("name", SETTLED)
-def test_the_status_must_tell_what_the_claims_of_the_pod_say(name: str) -> None:
+def test_status_must_match_the_claims_of_the_pod(name: str) -> None:
     obj, allocated, settled = SETTLED[name]
     assert device_status.unsettled_devices(obj, POD, lambda namespace, name: allocated) == ([] if settled else ["nic0"])
 
 
-def test_a_status_that_tells_of_devices_that_nobody_asks_for_is_not_settled() -> None:
+def test_status_with_unrequested_devices_is_incomplete() -> None:
     obj = instance(("mine", "vf0"))
     obj["status"]["deviceStatus"]["gpuStatuses"] = [{**obj["status"]["deviceStatus"]["hostDeviceStatuses"][0]}]
     assert device_status.unsettled_devices(obj, POD, lambda namespace, name: claim(("nic", "vf0"))) == ["nic0"]
@@ -128,7 +128,7 @@ def test_a_condition_keeps_its_place_and_the_time_of_its_last_change() -> None:
     assert have[0]["status"] == "False", "what was handed in stays"
 
 
-def test_conditions_are_found_and_told() -> None:
+def test_conditions_are_found_and_rendered() -> None:
     obj: Object = {"status": {"conditions": [{"type": "A", "status": "True"}, {"type": "B", "status": "Unknown"}]}}
     assert conditions.is_true(obj, "A")
     assert not conditions.is_true(obj, "B")
@@ -146,7 +146,7 @@ def entry(name: str, device: str) -> dict[str, Any]:
                                                        "attributes": {"pciAddress": "0000:17:00.0"}}}
 
 
-def test_a_machine_whose_flavor_is_not_settled_does_not_start() -> None:
+def test_vmi_with_an_unresolved_flavor_does_not_start() -> None:
     pod = {"metadata": {"namespace": "n"}, "spec": {}}
     assert device_status.missing_devices(FLAVORED) == ["those of flavor large"]
     assert device_status.unsettled_devices(FLAVORED, pod, lambda namespace, name: None) == ["those of flavor large"]
@@ -154,7 +154,7 @@ def test_a_machine_whose_flavor_is_not_settled_does_not_start() -> None:
         sources.devices_of(FLAVORED, {}, {})
 
 
-def test_the_devices_of_a_flavor_are_the_machines_own() -> None:
+def test_devices_of_a_flavor_are_devices_of_the_vmi() -> None:
     results = [{"request": "gpu", "driver": "d", "pool": "p", "device": name} for name in ("a", "b")]
     claim = {"status": {"allocation": {"devices": {"results": results}}}}
     pod = {"metadata": {"namespace": "n"}, "spec": {"resourceClaims": [{"name": "flavor", "resourceClaimName": "c"}]}}
@@ -177,7 +177,7 @@ def test_the_devices_of_a_flavor_are_the_machines_own() -> None:
     assert (vm.vcpus(own), vm.memory(own)) == (2, "1Gi")
 
 
-def test_a_machine_whose_own_cpus_are_not_settled_does_not_start() -> None:
+def test_vmi_without_its_dedicated_cpus_does_not_start() -> None:
     pod = {"metadata": {"namespace": "n"}, "spec": {"resourceClaims": [{"name": "flavor", "resourceClaimName": "c"}]}}
     cells = {"kind": device_refs.CELLS_KIND, "hostCells": [0], "pinned": {"0": 2}, "cpus": {"0": [4, 5]}}
     claim = {"status": {"allocation": {"devices": {"results": [], "config": [{"opaque": {"parameters": cells}}]}}}}

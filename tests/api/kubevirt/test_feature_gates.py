@@ -49,7 +49,7 @@ def test_without_a_kubevirt_object_everything_has_its_default() -> None:
     assert (plain.permitted, plain.rollout, plain.update_methods) == (None, "LiveUpdate", ())
 
 
-def test_what_else_it_says() -> None:
+def test_other_settings() -> None:
     said = kubevirt_config.read_config({**kubevirt(vmRolloutStrategy="Stage", permittedHostDevices={
         "pciHostDevices": [{"pciVendorSelector": "10de:1eb8", "resourceName": "a.test/x"}],
         "mediatedDevices": [{"mdevNameSelector": "V", "resourceName": "a.test/y"}], "usb": None})})
@@ -74,7 +74,7 @@ def test_who_belongs_to_the_system() -> None:
     assert not said.ours("alice")
 
 
-def test_the_gates_that_a_machine_passes() -> None:
+def test_gates_that_a_vmi_needs() -> None:
     spec: Object = {"domain": {"devices": {"gpus": [{"name": "g", "deviceName": "v"}], "hostDevices": [{"name": "h"}]}},
                     "networks": [{"name": "n", "resourceClaim": {}}]}
     assert feature_gates.used(spec) == [N, P]
@@ -84,7 +84,7 @@ def test_the_gates_that_a_machine_passes() -> None:
     assert feature_gates.used({"domain": {}}) == []
 
 
-def test_gates_of_devices_that_somebody_has_to_open() -> None:
+def test_device_gates_that_must_be_enabled() -> None:
     """The others are open, as whoever asks for what they let through expects it."""
     assert {name for name, (_, on) in dra_feature_gates.DEVICE_GATES.items() if not on} == {
         "DRAFractionalCapacityRange", "DRADeviceCompatibilityGroups", "DRADerivedAttributes", "DRAOptionalNodeOperations"}

@@ -41,12 +41,12 @@ def read(path: str) -> bool:
 @pytest.mark.parametrize(("tree", "table"), [(known_kubevirt_fields.INSTANCE, unsupported_fields.VMI), (
     {name: inner for name, inner in known_kubevirt_fields.MACHINE.items() if name != "template"}, unsupported_fields.VM)],
     ids=["instance", "machine"])
-def test_a_field_is_read_or_told(tree: Any, table: dict[str, str]) -> None:
+def test_field_is_used_or_warned_about(tree: Any, table: dict[str, str]) -> None:
     known = [leaf for leaf in leaves(tree) if not leaf.startswith(ELSEWHERE)]
     assert [leaf for leaf in known if not read(leaf) and not any(f"{path}.".startswith(f"{leaf}.") for path in table)] == []
 
 
-def test_what_is_told_is_known() -> None:
+def test_warned_fields_are_known() -> None:
     for path in unsupported_fields.VMI:
         tree: Any = known_kubevirt_fields.INSTANCE
         for name in path.split("."):
@@ -56,6 +56,6 @@ def test_what_is_told_is_known() -> None:
             tree = tree[name]
 
 
-def test_what_is_told_is_in_the_manual() -> None:
+def test_warned_fields_are_documented() -> None:
     manual = (Path(__file__).parents[3] / "docs" / "vms.md").read_text()
     assert [path for path in (*unsupported_fields.VMI, *unsupported_fields.VM) if f"`{path}`" not in manual] == []

@@ -117,13 +117,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "field", "says"), WRONG.values(), ids=WRONG)
-def test_a_mistake_is_told_with_its_field(text: str, field: str, says: str) -> None:
+def test_mistake_is_reported_with_its_field(text: str, field: str, says: str) -> None:
     found = causes(text)
     assert field in found, found
     assert says in found[field]
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     found = causes("""
 publsher: x
 hosts:
@@ -149,7 +149,7 @@ def test_a_missing_file_is_invalid_and_named(tmp_path: Path) -> None:
         hosts_file.load(tmp_path / "none.yaml")
 
 
-def test_scalars_mean_what_they_say() -> None:
+def test_yaml_scalars_are_strict() -> None:
     """YAML would make a number of seconds of the address and octal numbers of the ids."""
     function = hosts_file.parse(one_pci(
         "address: 0000:10:00.0, vendor: 0086, product: 1e10, class: 020000, revision: 0xA1")).hosts[0].hardware.pci[0]
@@ -170,7 +170,7 @@ def test_defaults() -> None:
     assert host.capacity() == {"cpu": "16", "memory": "64Gi"}
 
 
-def test_vf_addresses_follow_offset_and_stride_over_slots_and_buses() -> None:
+def test_vf_addresses_follow_offset_and_stride_across_slots_and_buses() -> None:
     function = hosts_file.parse(one_pci("address: 0000:21:00.0, vendor: 8086, product: 10c9, "
                                       "vfs: {count: 4, offset: 128, stride: 2}")).hosts[0].hardware.pci[0]
     assert list(function.vf_addresses()) == ["0000:21:10.0", "0000:21:10.2", "0000:21:10.4", "0000:21:10.6"]
@@ -207,7 +207,7 @@ hosts:
     assert all(mac is not None and mac.startswith("02:") for mac in made_up)
 
 
-def test_the_tree_tells_the_whole_description() -> None:
+def test_sysfs_tree_contains_the_whole_description() -> None:
     tree = hosts_file.parse(re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)[0]).hosts[0].tree()
     gpu = "/sys/class/mdev_bus/0000:ca:00.0"
     assert tree.read(f"{gpu}/mdev_supported_types/nvidia-231/name") == "GRID T4-8Q\n"
@@ -229,7 +229,7 @@ SHORTHANDS = ["", "x", "2x", "0x8", "2x0", "-1x8", "2x8x1", "2x9999", "999999x1"
 
 
 @pytest.mark.parametrize("text", SHORTHANDS)
-def test_a_bad_shorthand_says_what_would_be_right(text: str) -> None:
+def test_bad_shorthand_is_rejected_with_the_right_form(text: str) -> None:
     with pytest.raises(errors.Invalid, match="2x8"):
         hosts_file.parse_shorthand(text)
 
@@ -261,7 +261,7 @@ def test_a_thousand_hosts_stay_small() -> None:
     assert len(scan.scan(simulation.hosts[999].tree()).devices) == 65
 
 
-def test_the_example_in_the_documentation_means_what_it_says() -> None:
+def test_example_in_the_documentation_is_parsed() -> None:
     examples = re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)
     assert len(examples) == 1
     simulation = hosts_file.parse(examples[0])

@@ -71,7 +71,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_there_and_back(name: str) -> None:
+def test_prepare_and_unprepare(name: str) -> None:
     way = WAYS[name]
     played = kernel(way.pci)
     assert {address: played.driver(address) for address in way.before} == way.before
@@ -314,7 +314,7 @@ def test_what_cannot_be_reset_is_not() -> None:
     assert (played.resets, drivers(played, SSD)) == ([], ["nvme"])
 
 
-def test_what_is_gone_needs_nothing() -> None:
+def test_unprepare_of_a_removed_device() -> None:
     played = kernel(f"{NVME}, {BARE}")
     hand = Hand(played)
     hand.give(SSD, SPARE)

@@ -54,7 +54,7 @@ def test_an_override_that_is_cleared_reads_null() -> None:
     assert not played.changes()
 
 
-def test_a_driver_takes_its_interface_along() -> None:
+def test_unbinding_a_driver_removes_its_interface() -> None:
     played = kernel(NIC % 0)
     [before] = [device for device in scan.scan(played).devices if device.address == PF]
     assert before.interfaces == ("ens1f0",)

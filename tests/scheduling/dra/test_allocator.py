@@ -192,7 +192,7 @@ def test_a_selector_without_an_answer_matters_only_when_its_device_is_reached() 
         error=f"CEL runtime error on device {DRIVER}/here/b: no such key: speed")
 
 
-def test_a_device_that_somebody_has_is_not_asked() -> None:
+def test_held_device_is_not_evaluated() -> None:
     held = AllocatedDevices([{"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "b"}]}}])
     assert names(answer(published(device("a", speed=2), device("b")), claim(ask(2, UNCLEAR)), held=held)) is None
 
@@ -228,7 +228,7 @@ def test_a_selector_that_cannot_be_compiled() -> None:
 # -- reasons
 
 
-def test_a_refusal_says_of_each_device_what_is_wrong_with_it() -> None:
+def test_rejection_has_a_reason_for_each_device() -> None:
     held = AllocatedDevices()
     held.add({"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "a"}]}},
              Rejection(Code.HELD, DeviceId(DRIVER, "here", "a"), BLUE))
@@ -320,7 +320,7 @@ def test_what_a_node_lacks(slices: list[Object], wanted: Object, rejection: Reje
 # -- what is kept
 
 
-def test_what_was_given_is_taken_and_what_is_given_back_is_free() -> None:
+def test_allocated_devices_are_held_and_released_ones_are_free() -> None:
     slices, held = published(*like(2), *({**one, "name": f"s{at}"} for at, one in enumerate(shares(1)))), AllocatedDevices()
     wanted = claim(ask(2, "!device.allowMultipleAllocations"), ask(1, "device.allowMultipleAllocations",
                                                                   capacity={"requests": {"memory": "6"}}))
@@ -341,7 +341,7 @@ def test_admin_access_holds_nothing() -> None:
     assert names(answer(published(device("a")), claim(ask()), held=held)) == [["a"]]
 
 
-def test_a_selector_is_asked_once_of_what_it_can_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selector_is_evaluated_once_per_distinguishable_device(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = cel.Selector.matches
 
@@ -376,7 +376,7 @@ def test_a_selector_is_asked_once_of_what_it_can_tell_apart(monkeypatch: pytest.
     assert len(asked) == 6, "there is a third NUMA node"
 
 
-def test_what_cannot_be_read_is_said_to_whoever_asks_for_it() -> None:
+def test_evaluation_error_is_reported_for_its_request() -> None:
     broken = device("a") | {"capacity": {"memory": {"value": "much"}}}
     pools = PoolSet(published(broken, device("b")))
     with pytest.raises(Invalid, match="much"):
@@ -480,7 +480,7 @@ def test_a_wrong_operator_is_named() -> None:
         node_affinity.matches({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Near"}]}]}, "here", {})
 
 
-def test_features_are_known_by_kubernetes_words() -> None:
+def test_features_have_kubernetes_names() -> None:
     assert Features.only({"AdminAccess": True}).admin_access
     assert not Features.only({"AdminAccess": True}).prioritized_list
     with pytest.raises(Invalid, match="Teleport is not known; known are AdminAccess"):

@@ -44,7 +44,7 @@ def test_of_all_claims_together(name: str) -> None:
     assert binding_conditions.readiness(claims, NOW).state == state
 
 
-def test_hosts_are_left_out_for_a_while_each_for_its_own() -> None:
+def test_skipped_hosts_expire_one_by_one() -> None:
     pod: dict[str, Any] = {"metadata": {"annotations": {"mine": "stays"}}}
     pod["metadata"]["annotations"] |= binding_conditions.skipping(pod, "a", "broke", NOW, 60)
     later = NOW + timedelta(seconds=30)
@@ -57,5 +57,5 @@ def test_hosts_are_left_out_for_a_while_each_for_its_own() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": ["soon", "x"]}', '{"a": ["2026-01-01T00:00:00", "x"]}'])
-def test_what_somebody_else_wrote_there_leaves_nobody_out(text: str) -> None:
+def test_malformed_annotation_skips_no_host(text: str) -> None:
     assert binding_conditions.skipped_hosts({"metadata": {"annotations": {binding_conditions.SKIPPED_HOSTS: text}}}, NOW) == {}

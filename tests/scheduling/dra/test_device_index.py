@@ -101,7 +101,7 @@ def wanted_of(asks: Any, under: Any) -> Object:
 
 @settings(max_examples=150, deadline=None)
 @given(WORLD, ASKS, UNDER)
-def test_counting_rules_out_nobody_who_could_serve(world: Any, asks: Any, under: Any) -> None:
+def test_counting_rejects_no_host_that_fits(world: Any, asks: Any, under: Any) -> None:
     parts, pages = built(world)
     index = DeviceIndex.of(parts, pages, [node(host) for host in HOSTS])
     wanted = wanted_of(asks, under)
@@ -115,7 +115,7 @@ def test_counting_rules_out_nobody_who_could_serve(world: Any, asks: Any, under:
 
 @settings(max_examples=60, deadline=None)
 @given(WORLD, WORLD, st.sets(st.sampled_from(HOSTS)), ASKS, UNDER)
-def test_the_same_however_the_news_arrived(first: Any, then: Any, gone: set[str], asks: Any, under: Any) -> None:
+def test_order_of_events_does_not_matter(first: Any, then: Any, gone: set[str], asks: Any, under: Any) -> None:
     """An index that lived through one world answers in the next as one that was made for it."""
     old_parts, old_pages = built(first)
     index = DeviceIndex.of([], [], [])
@@ -167,7 +167,7 @@ def test_shares_come_and_go() -> None:
 
 
 @pytest.mark.parametrize(("value", "text"), {"3": "3", "500m": "500000000n", "1.5Gi": "1610612736"}.items())
-def test_counters_are_told_exactly(value: str, text: str) -> None:
+def test_counters_are_exact(value: str, text: str) -> None:
     parts = slices("a", [device(0, "x", 0, card="card")], 4)
     parts[0]["spec"]["devices"][0]["consumesCounters"][0]["counters"]["f"]["value"] = value
     index = DeviceIndex.of(parts, [], [node("a")])
@@ -203,7 +203,7 @@ NEWS = st.lists(st.one_of(SLICE, NODE, PAGE), min_size=1, max_size=12)
 
 @settings(max_examples=300, deadline=None)
 @given(NEWS, ASKS, UNDER)
-def test_after_each_piece_of_news_the_same_as_one_that_was_made_for_it(news: Any, asks: Any, under: Any) -> None:
+def test_incremental_index_equals_a_rebuilt_one(news: Any, asks: Any, under: Any) -> None:
     """Pools of several hosts, slices that move from one pool or host to another, hosts that come and go."""
     index, parts, pages, nodes = DeviceIndex(), dict[str, Object](), dict[str, Page](), dict[str, Object]()
     for host in HOSTS[:2]:

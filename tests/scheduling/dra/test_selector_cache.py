@@ -147,7 +147,7 @@ def test_what_is_alike_costs_the_same(driver: str, raw: list[Object], text: str)
 
 @settings(max_examples=300, deadline=None)
 @given(ANY)
-def test_whether_a_device_can_be_read_is_told_without_reading_it(raw: Object) -> None:
+def test_readability_is_known_without_evaluation(raw: Object) -> None:
     try:
         cel.CelDevice.from_slice(A, raw)
         fine = True

@@ -325,7 +325,7 @@ UNREADABLE = explain_pod.pod(
 LONG = explain_pod.pod(facts(claims=[claim("c")], pages=[page("a", ("a0", "train"))]), pod("c"))
 
 
-def test_who_may_not_read_the_hosts_is_told_what_the_scheduler_said() -> None:
+def test_user_without_access_to_hosts_sees_the_schedulers_message() -> None:
     assert (UNREADABLE.state, UNREADABLE.waits_for, UNREADABLE.codes) == ("Waiting", "scheduler", ())
     assert "no room" in UNREADABLE.sentence
     assert "nodes" in UNREADABLE.lines[0]
@@ -365,12 +365,12 @@ CORDONED = replace(facts(claims=[claim("c")]), nodes=[node("a", cordoned=True)])
 UNCORDON = explain_pod.pod(CORDONED, pod("c"))
 
 
-def test_what_can_never_be_is_told() -> None:
+def test_impossible_request_is_reported() -> None:
     assert NEVER.codes == (Code.CONSTRAINT_UNMET,)
     assert [line.split()[0] for line in NEVER.todo] == ["a"]
 
 
-def test_a_cordoned_host_that_would_do_is_told() -> None:
+def test_cordoned_host_that_would_fit_is_suggested() -> None:
     assert UNCORDON.codes == (Code.NODE_CORDONED,)
     assert ["kubectl uncordon a" in line for line in UNCORDON.todo] == [True]
     full = replace(CORDONED, pages=[page("a", ("a0", "train")).object])

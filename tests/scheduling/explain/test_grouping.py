@@ -58,7 +58,7 @@ def test_hosts_that_differ_in_amounts_alone_stand_together() -> None:
         (("g",), True), (("a", "b"), False), (("c",), True), (("d",), True), (("e",), True), (("f",), True)]
 
 
-def test_the_same_words_of_other_objects_do_not_stand_together() -> None:
+def test_equal_text_of_different_codes_is_not_grouped() -> None:
     hosts: Hosts = [("a", rejected(1, held("x", "a"))), ("b", rejected(1, held("x", "a", by="other"))),
                     ("c", rejected(1, dataclasses.replace(held("x", "a"), since="2026-02-02T00:00:00Z")))]
     assert [group.hosts for group in grouping.groups(hosts)] == [("a", "c"), ("b",)]

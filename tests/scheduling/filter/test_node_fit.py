@@ -436,7 +436,7 @@ def test_the_order_of_coming_and_going_does_not_matter(pods: list[Object], chanc
     assert used == NodeUsage()
 
 
-def test_old_news_of_a_pod_does_not_take_it_from_its_node() -> None:
+def test_stale_pod_event_does_not_change_node_usage() -> None:
     used = NodeUsage([pod(on="a", requests={"cpu": 1})])
     used.add(pod(requests={"cpu": 1}))
     assert used.at("a") == {"pods": 1, "cpu": 1000}
@@ -449,7 +449,7 @@ def test_a_pod_that_cannot_be_read_changes_no_total() -> None:
     assert used.at("a") == {"pods": 1, "cpu": 1000}
 
 
-def test_pods_without_uid_are_told_apart_by_namespace() -> None:
+def test_pods_without_uid_are_distinguished_by_namespace() -> None:
     one, other = pod(on="a"), pod(on="a")
     del one["metadata"]["uid"], other["metadata"]["uid"]
     other["metadata"]["namespace"] = "there"

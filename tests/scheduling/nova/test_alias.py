@@ -52,7 +52,7 @@ WISH = Traits(frozenset({"A"}), frozenset({"B"}), (frozenset({"C", "D"}),))
     ({"A", "B", "C"}, ["has trait B, which is not wanted"]),
     ({"A"}, ["has none of the traits C, D"]),
 ])
-def test_what_somebody_lacks(have: set[str], lacking: list[str]) -> None:
+def test_missing_traits(have: set[str], lacking: list[str]) -> None:
     assert WISH.lacks(frozenset(have)) == lacking
 
 
@@ -67,7 +67,7 @@ def test_the_class_is_the_written_one_or_made_from_the_ids() -> None:
     assert (found["a"].specs[0].vendor, found["a"].specs[0].product) == ("10de", "2235")
 
 
-def test_whether_it_migrates_is_told_apart_from_not_said() -> None:
+def test_unknown_live_migratable_differs_from_false() -> None:
     said = [alias.parse([{**NAMED, **more}], in_placement=True)["gpu"].specs[0].live_migratable
             for more in ({}, {"live_migratable": "YES"}, {"live_migratable": "off"})]
     assert said == [None, True, False]
@@ -102,7 +102,7 @@ def test_mistakes(name: str) -> None:
 PAGE = (Path(__file__).parents[3] / "docs" / "aliases.md").read_text()
 
 
-def test_the_page_tells_every_key_and_policy() -> None:
+def test_docs_list_every_key_and_policy() -> None:
     words = {*config.ALIAS_KEYS, *alias.POLICIES, *config.ALIAS_CHOICES["device_type"], extra_specs.ALIAS, extra_specs.POLICY,
              extra_specs.GROUPS, extra_specs.IMAGE_POLICY, "isolate", "hw:cpu_policy", "hw:numa_nodes", "hw:mem_page_size"}
     assert {word for word in words if f"`{word}`" not in PAGE} == set()

@@ -110,7 +110,7 @@ def told(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs(), aliases(), st.booleans(), st.booleans())
-def test_a_selector_says_what_choosing_says(
+def test_selector_agrees_with_the_pci_allocator(
     spec: list[dict[str, Any]], asked: dict[str, str], report: bool, placed: bool
 ) -> None:
     found = published(spec, report=report)

@@ -91,7 +91,7 @@ def drained(device: DeviceId, amount: str, left: str) -> Rejection:
     return no(Code.COUNTER_EXHAUSTED, device, amount=amount, counter="functions", set="pci-0000-3b-00-0", left=left)
 
 
-def test_a_card_is_gone_when_a_part_is_and_the_other_way_round(offered: PublishedHost) -> None:
+def test_held_vf_blocks_its_pf_and_vice_versa(offered: PublishedHost) -> None:
     ids = {address: device.id for address, device in by_address(offered.at(page())).items()}
     seen = by_address(offered.at(page(ids["0000:3b:01.0"])))
     assert seen["0000:3b:00.0"].blocked == drained(ids["0000:3b:00.0"], "2", "1")
@@ -100,11 +100,11 @@ def test_a_card_is_gone_when_a_part_is_and_the_other_way_round(offered: Publishe
     assert [seen[vf].blocked for vf in VF_ADDRESSES] == [drained(ids[vf], "1", "0") for vf in VF_ADDRESSES]
 
 
-def test_dedicated_cpus_that_others_have_are_gone(offered: PublishedHost) -> None:
+def test_dedicated_cpus_of_others_are_not_free(offered: PublishedHost) -> None:
     assert [cell.cpus for cell in offered.at(page(cells={"1": 3})).cells] == [4, 1]
 
 
-def test_taints_that_the_page_tells_sooner_are_not_believed() -> None:
+def test_published_taints_of_page_records_are_ignored() -> None:
     [part, *rest] = pool()
     first, second, *more = part["spec"]["devices"]
     taints = {"reserved": first, "unlisted": second}

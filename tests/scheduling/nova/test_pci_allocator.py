@@ -195,7 +195,7 @@ def test_as_many_near_devices_as_there_are() -> None:
     assert got(pci_allocator.choose(oak, wish)) == ["0000:01:00.0", "0000:03:00.0", "0000:04:00.0"]
 
 
-def test_the_nearest_cell_wins_over_the_one_with_most_devices() -> None:
+def test_nearest_cell_is_preferred_to_the_one_with_most_devices() -> None:
     others = [device(bus, numa=0, product="a80a") for bus in (2, 3)]
     oak = host("oak", device(1, numa=1), *others, cells=TWO_CELLS)
     verdict = pci_allocator.choose(oak, ask("gpu:1", {**GPU, "numa_policy": "preferred"}, hw__cpu_policy="dedicated"))
@@ -328,7 +328,7 @@ def test_a_guest_that_may_be_spread_has_as_few_cells_as_possible(vcpus: int, pin
 
 @settings(max_examples=100, deadline=None)
 @given(farms(), st.integers(1, 4))
-def test_machines_of_one_request_share_nothing(farm: tuple[HostState, FlavorRequest], count: int) -> None:
+def test_vms_of_one_request_share_nothing(farm: tuple[HostState, FlavorRequest], count: int) -> None:
     oak, wish = farm
     plan = several(oak, wish, count)
     devices = [one.device.id for choice in plan for one in choice.given]

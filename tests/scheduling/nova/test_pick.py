@@ -258,7 +258,7 @@ def test_a_device_that_takes_of_another_counter_is_not_in_the_way() -> None:
     assert served([WHOLE], slices, page("n", ("light", "train"))) == [("card", "pf")]
 
 
-def test_all_pages_count_and_a_mark_says_what_is_known() -> None:
+def test_all_pages_count_and_records_have_details() -> None:
     marked = Page(page("b").with_records("reserved", [OutOfServiceRecord(DeviceId(DRIVER, "b", "b0"), "", "admin", SINCE)]))
     other = Page(page("c").with_records("unclean", [OutOfServiceRecord(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
     slices = [part(host, dev(f"{host}0", **VF)) for host in "abcd"]

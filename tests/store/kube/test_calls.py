@@ -125,7 +125,7 @@ async def test_a_name_that_would_lead_to_all_of_a_kind_is_not_sent(
 # What is answered
 
 
-async def test_list_items_say_what_they_are(backend: kube.Kube, simulated: SimulatedServer) -> None:
+async def test_list_items_have_kind_and_version(backend: kube.Kube, simulated: SimulatedServer) -> None:
     simulated.answers = [says(200, {"metadata": {"resourceVersion": "9", "continue": "more", "remainingItemCount": 3},
                                  "items": [POD, {"kind": "Own", "apiVersion": "own/v1"}]}),
                       says(200, {"metadata": {"resourceVersion": "9"}, "items": None})]
@@ -196,7 +196,7 @@ async def test_commit_is_refused(backend: kube.Kube) -> None:
         await backend.commit([base.Create(kinds.POD, POD)])
 
 
-async def test_raw_gives_whatever_is_answered(backend: kube.Kube, simulated: SimulatedServer) -> None:
+async def test_raw_returns_the_response(backend: kube.Kube, simulated: SimulatedServer) -> None:
     simulated.answers = [status(404, "NotFound")]
     code, headers, body = await backend.raw(
         "POST", "/version", query={"limit": 1}, body=b"{}", headers={"Accept": "text/plain", "X-Own": "1"})

@@ -29,7 +29,7 @@ async def test_a_read_whose_answer_is_cut_off_is_tried_again(backend: kube.Kube,
     assert await backend.get(kinds.POD, "a", "n") == POD
 
 
-async def test_a_read_is_given_up_in_the_end(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
+async def test_read_is_retried_a_few_times(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
     simulated.answers = [hang_up]
     with pytest.raises(errors.Unavailable, match=f"{simulated.url} cannot be reached or broke off"):
         await backend.get(kinds.POD, "a", "n")

@@ -253,7 +253,7 @@ def test_a_port_that_another_process_takes_first_is_not_used(tmp_path: Path, mon
 
 
 @pytest.mark.cluster
-def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_failed_server_start_is_reported(tmp_path: Path) -> None:
     if kubernetes.assets() is None:
         pytest.skip(kubernetes.MISSING)
     broken = kubernetes.Cluster(tmp_path / "broken", apiserver_flags=["--no-such-flag"])
