@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
 
 from outfitter import errors
+from outfitter.api.kinds import Kind
 from outfitter.controllers.manager import ControllerContext, ControllerManager, settle
 from outfitter.errors import OutfitterError
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from outfitter.store.workqueue import WorkQueue
+from tests.controllers import scenario as scenes
 
 
 @pytest.fixture
@@ -58,3 +63,22 @@ async def test_which_errors_are_logged(
     await runner.stop()
     assert runner.errors.total() == 1
     assert (error.message in caplog.text) == said
+
+
+async def test_one_watch_for_each_kind_serves_all_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scheduler, device status and all the others share their informers: a controller more is no watch more."""
+    watched: Counter[str] = Counter()
+    watch: Any = Memory.watch
+
+    def counted(self: Memory, kind: Kind, *arguments: Any, **more: Any) -> Any:
+        watched[kind.kind] += 1
+        return watch(self, kind, *arguments, **more)
+
+    monkeypatch.setattr(Memory, "watch", counted)
+    async with scenes.embedded(vfs=1) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.machine("blue")
+        await scene.running("blue")
+    assert {"Pod", "ResourceClaim", "ResourceSlice", "VirtualMachineInstance"} <= set(watched)
+    assert {kind: count for kind, count in watched.items() if count > 1} == {}

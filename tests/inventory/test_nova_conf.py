@@ -52,6 +52,9 @@ MADE: dict[str, tuple[list[str], dict[str, object]]] = {
         ['[pci]\ndevice_spec = {"vendor_id": "3"}\npassthrough_whitelist = {"vendor_id": "2"}\n'
          '[DEFAULT]\npci_passthrough_whitelist = {"vendor_id": "1"}\npci_alias = {"name": "a"}\n[pci]\nalias = {"name": "b"}'],
         {"device_spec": [{"vendor_id": "1"}, {"vendor_id": "2"}, {"vendor_id": "3"}], "alias": [{"name": "a"}, {"name": "b"}]}),
+    "the older name takes class and traits too": (
+        ['[pci]\npassthrough_whitelist = {"vendor_id": "1", "resource_class": "gpu", "traits": "a,b"}'],
+        {"device_spec": [{"vendor_id": "1", "resource_class": "gpu", "traits": "a,b"}]}),
     "later files add": (['[pci]\ndevice_spec = {"vendor_id": "1"}', '[pci]\npassthrough_whitelist = {"vendor_id": "2"}'],
                         {"device_spec": [{"vendor_id": "1"}, {"vendor_id": "2"}]}),
     "dedicated CPUs": (["[compute]\ncpu_dedicated_set = 4-12, ^8,15"], {"cpu_dedicated_set": "4-7,9-12,15"}),

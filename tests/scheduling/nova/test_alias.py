@@ -80,6 +80,7 @@ WRONG: dict[str, tuple[list[Any], bool, list[str]]] = {
     "no JSON": (["{"], True, ["no JSON"]),
     "a class that cannot be": ([{"name": "gpu", "resource_class": "CUSTOM_a-b"}], True,
                                ["'gpu'", "resource_class", "CUSTOM_A_B"]),
+    "two classes": ([{"name": "gpu", "resource_class": ["a", "b"]}], True, ["'gpu'", "alias[0].resource_class", "string"]),
     "a trait that cannot be": ([{**NAMED, "traits3": "CUSTOM_a-b"}], True, ["'gpu'", "traits3", "CUSTOM_A_B"]),
     "all mistakes at once": ([{"name": "a", "vendor_id": "1"}, {"name": "b", "device_type": "VF"}], True,
                              ["2 mistakes", "'a'", "'b'", "type-VF"]),
