@@ -103,10 +103,10 @@ def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[H
         connection.library()
         uri = libvirt.SYSTEM if kind == "libvirt" else kind
         return libvirt.Libvirt(uri, drives=drives), f"its VMs run in libvirt at {uri}"
-    said = "as --hypervisor says" if kind else libvirt.unavailable_reason()
-    if not said:
+    reason = "as set by --hypervisor" if kind else libvirt.unavailable_reason()
+    if not reason:
         return libvirt.Libvirt(drives=drives), f"its VMs run in libvirt at {libvirt.SYSTEM}"
-    return Simulated(data / "domains" / name if data else None), f"its VMs are simulated: {said}"
+    return Simulated(data / "domains" / name if data else None), f"its VMs are simulated: {reason}"
 
 
 def this_host(
@@ -307,7 +307,7 @@ async def cluster(
 
 
 async def announce(store: Store, config: Config) -> None:
-    """What flavors need of everybody: the class that their claims use, and the aliases where people and `outfit plan` can read
+    """What flavors need: the class that their claims use, and the aliases where users and `outfit plan` can read
     them. Written where it is missing or not so any more; without aliases there is nothing to say."""
     if not config.default.alias:
         return

@@ -81,7 +81,7 @@ def spare_the_collector() -> None:
 
 
 def _stop(event: asyncio.Event) -> None:
-    if event.is_set():  # asked twice: do not wait for anybody
+    if event.is_set():  # second signal: do not wait for clients
         os._exit(130)
     event.set()
 

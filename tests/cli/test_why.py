@@ -258,7 +258,7 @@ def test_pod_with_scheduling_gates_is_not_placed(say: Say) -> None:
     free: Object = {**gated, "metadata": {"name": "free"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     say("apply", "-f", "-", stdin=listed(gated, free))
     until(lambda: "Running" in say("get", "pod", "free"), "the one without gates runs")
-    assert say("why", "pod/gated").startswith("pod/gated waits until its scheduling gates are taken away: a.test/quota")
+    assert say("why", "pod/gated").startswith("pod/gated waits until its scheduling gates are removed: a.test/quota")
     say("delete", "pods", "gated", "free")
 
 
@@ -368,7 +368,8 @@ def test_a_plan_that_fits_ends_well(say: Say) -> None:
              "spec": {"containers": [{"name": "c", "image": "i"}]}}
     assert say("plan", "-f", "-", stdin=listed(plain)).startswith("pod/plain would go to ")
     missing = say("plan", "-f", "-", stdin=listed(machine("lost", "one-vff")), code=1)
-    assert "vmi/lost would wait: claim dev cannot be made, for there is no ResourceClaimTemplate one-vff" in missing
+    assert "vmi/lost would wait: " in missing
+    assert "ResourceClaimTemplate one-vff" in missing
 
 
 def test_a_plan_with_a_claim_of_the_vm_s_own_from_a_template(say: Say) -> None:
@@ -381,7 +382,7 @@ def test_a_plan_with_a_claim_of_the_vm_s_own_from_a_template(say: Say) -> None:
     lines = say("plan", "-f", "-", stdin=listed(vm("kept", "one-vf"), vm("lost", "one-vff")), code=1).splitlines()
     assert lines[0].startswith("vm/kept would go to net-a ")
     assert re.match(r"  dev/it: pci-\S+-vf\d", lines[1])
-    assert "vm/lost would wait: claim dev cannot be made, for there is no ResourceClaimTemplate one-vff" in lines
+    assert "vm/lost would wait: claim dev cannot be created: there is no ResourceClaimTemplate one-vff" in lines
 
 
 def test_dedicated_cpus_are_planned_and_shown(say: Say) -> None:

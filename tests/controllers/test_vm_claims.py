@@ -59,7 +59,7 @@ async def test_vm_whose_claim_cannot_be_created_has_the_reason_and_can_be_stoppe
         await shows(scene, "Running", stateChangeRequests=None)
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM):
             await change(scene, owning(scene, "a", "b"))
-            await failure(scene, "claim blue-b-", "cannot be had", "exceeded quota")
+            await failure(scene, "claim blue-b-", "exceeded quota")
             assert conditions.is_true(await shows(scene, "Running"), "RestartRequired")
             await ask(scene, {"action": "Start"})
             await shows(scene, "Running", stateChangeRequests=None)
@@ -92,7 +92,7 @@ async def test_vm_whose_claim_cannot_be_kept_has_the_reason_and_can_be_stopped()
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM, "patch"):
             await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
             await scene.running("blue")
-            await failure(scene, "claim blue-a-", "cannot be had", "exceeded quota")
+            await failure(scene, "claim blue-a-", "exceeded quota")
             await change(scene, {"runStrategy": "Halted"})
             await shows(scene, "Stopped")
         await change(scene, {"runStrategy": "Always"})
@@ -126,7 +126,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(own, "it has a claim of its own")
     await scene.store.patch(kinds.RESOURCE_CLAIM, name, {"metadata": {"ownerReferences": None}}, scene.namespace)
     await change(scene, {"runStrategy": "Always"})
-    await failure(scene, f"claim {name} belongs to somebody else: delete it, and the machine makes its own")
+    await failure(scene, f"claim {name} belongs to another owner: delete it, and the VM creates its own")
     assert not await scene.all(kinds.VMI), "it would have had what is not its own"
     await scene.delete(kinds.RESOURCE_CLAIM, name)
     await scene.running("blue")
@@ -320,8 +320,8 @@ async def _(scene: Scene) -> None:
     await shows(scene, "Stopped")
     assert not await own_claims(scene)
     await change(scene, {"runStrategy": "Always"})
-    await failure(scene, f"claim {vm_claims.claim_name(made, 'gpu')} cannot be made: there is no ResourceClaimTemplate one-vf "
-                         f"in namespace {scene.namespace}")
+    await failure(scene, f"claim {vm_claims.claim_name(made, 'gpu')} cannot be created: there is no "
+                         f"ResourceClaimTemplate one-vf in namespace {scene.namespace}")
     assert not await scene.all(kinds.VMI)
     await scene.template()
     first = await scene.running("blue")
@@ -449,7 +449,7 @@ async def test_stale_cache_releases_nothing() -> None:
         late = VmController(held)
         held.informer(kinds.VM).put(await shows(scene, "Running", stateChangeRequests=None))
         held.informer(kinds.RESOURCE_CLAIM).put({**claim, "status": {**claim["status"], "reservedFor": []}})
-        with pytest.raises(Conflict, match="on their way"):
+        with pytest.raises(Conflict, match="stale"):
             await late.reconcile(f"{scene.namespace}/blue")
 
 
@@ -488,7 +488,7 @@ async def test_delayed_controller_releases_no_kept_claim() -> None:
         late = VmController(held)
         held.informer(kinds.VM).put(seen)
         held.informer(kinds.RESOURCE_CLAIM).put(claim)
-        with pytest.raises(Conflict, match="on their way"):
+        with pytest.raises(Conflict, match="stale"):
             await late.reconcile(f"{scene.namespace}/blue")
         assert "deletionTimestamp" not in (await claims(scene))[uid]["metadata"]
 

@@ -38,7 +38,7 @@ def test_libvirt_is_taken_where_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert (made.uri, said) == ("qemu:///system", "its VMs run in libvirt at qemu:///system")
     made, said = app.hypervisor("simulated", "oak", tmp_path)
     assert isinstance(made, Simulated)
-    assert said == "its VMs are simulated: as --hypervisor says"
+    assert said == "its VMs are simulated: as set by --hypervisor"
 
 
 @pytest.mark.usefixtures("library")

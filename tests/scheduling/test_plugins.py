@@ -72,7 +72,7 @@ def test_the_scorer_of_the_example_moves_a_pod_to_its_own_hosts(installed: Sched
     pod, nodes = thing("p", "a"), [thing("h1"), thing("h2", "a")]
     extra = {node["metadata"]["name"]: installed.points(pod, node) for node in nodes}
     ranked = score.rank([score.HostCandidate("h1"), score.HostCandidate("h2")],
-                        extra={host: (points.value, points.said) for host, points in extra.items()})
+                        extra={host: (points.value, points.texts) for host, points in extra.items()})
     assert [one.host for one in ranked] == ["h2", "h1"]
     assert ranked[0].why.endswith("; plug-in own-hosts: 100")
 

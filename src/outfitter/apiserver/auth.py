@@ -14,7 +14,7 @@ MASTERS = "system:masters"  # may do everything
 PEER = "outfitter.peercert"  # the ASGI extension under which the server hands in the client's certificate
 MONITORING = "system:monitoring"  # may read metrics
 METRICS = "/metrics"
-OPEN = frozenset({"/version", "/healthz", "/livez", "/readyz"})  # anybody may ask these
+OPEN = frozenset({"/version", "/healthz", "/livez", "/readyz"})  # without authentication
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def _of_certificate(peer: Mapping[str, Any] | None) -> User | None:
 
 
 def authorize(user: User, verb: str, target: RequestPath | None, path: str) -> None:
-    """Forbidden unless the user may do this. What is served (discovery, OpenAPI) may be read by everybody who is known; metrics
-    report VMs of all namespaces, and may not."""
+    """Forbidden unless the user may do this. Every authenticated user may read what is served (discovery, OpenAPI), but not
+    metrics, which contain VMs of all namespaces."""
     if MASTERS in user.groups:
         return
     if target is None:

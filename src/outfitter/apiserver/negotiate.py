@@ -19,7 +19,7 @@ from outfitter.errors import BadRequest, NotAcceptable, TooLarge, Unsupported
 
 MAX_BODY = 3 << 20  # bytes, as kube-apiserver
 MAX_DEPTH = 128  # levels of nesting in a body or in a patched object
-MAX_NODES = 250_000  # values in a YAML body, before and after its aliases are spelt out; more would hold everybody up
+MAX_NODES = 250_000  # values in a YAML body, before and after its aliases are spelt out; more would block other requests
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 
 _decode = msgspec.json.Decoder().decode

@@ -44,8 +44,8 @@ def _details(error: errors.OutfitterError, target: RequestPath | None) -> Object
     if isinstance(error, BadOptions):
         details = {"group": "meta.k8s.io", "kind": error.options}
     elif isinstance(error, errors.Invalid) and target:
-        said = _INVALID.match(error.message)  # a create names its object in the body alone
-        details = _named(target.name or (said["name"] if said else ""), target.kind.group, target.kind.kind)
+        match = _INVALID.match(error.message)  # a create names its object in the body alone
+        details = _named(target.name or (match["name"] if match else ""), target.kind.group, target.kind.kind)
     elif isinstance(error, ABOUT_OBJECT):
         if found := _RESOURCE.search(error.message):
             details = _named(found["name"], found["group"], found["plural"])

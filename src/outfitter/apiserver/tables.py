@@ -208,8 +208,8 @@ def flavor_devices(obj: Object, now: datetime) -> Cell:
 
 
 def flavor_extra(obj: Object, now: datetime) -> Cell:
-    said = dig(obj, "spec.extraSpecs", {})
-    return ",".join(f"{key}={said[key]}" for key in sorted(said) if key != "pci_passthrough:alias") or NONE
+    specs = dig(obj, "spec.extraSpecs", {})
+    return ",".join(f"{key}={specs[key]}" for key in sorted(specs) if key != "pci_passthrough:alias") or NONE
 
 
 NAME = TableColumn("Name", text("metadata.name"), "Name must be unique within a namespace.")
@@ -308,7 +308,7 @@ COLUMNS: Mapping[Kind, Sequence[TableColumn]] = {
         TableColumn("Reserved", size("spec.reserved"), "Devices kept back.", wide=True, type="integer"),
         TableColumn("Quarantined", size("spec.quarantined"), "Devices taken out of service.", wide=True, type="integer"),
         TableColumn(
-            "Unclean", size("spec.unclean"), "Devices to be cleaned before anybody gets them.", wide=True, type="integer"
+            "Unclean", size("spec.unclean"), "Devices to be cleaned before they are allocated again.", wide=True, type="integer"
         ),
     ),
     kinds.PROVIDER_TREE: (

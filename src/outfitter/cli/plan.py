@@ -232,7 +232,7 @@ class _PodPlanner:
             if (named := vm_claim_templates.template_name(entry)) is not None:
                 template = (self._facts.template(namespace, named) or {}).get("spec")
                 if template is None:
-                    raise BadRequest(f"claim {entry['name']} cannot be made, for there is no ResourceClaimTemplate {named}")
+                    raise BadRequest(f"claim {entry['name']} cannot be created: there is no ResourceClaimTemplate {named}")
             self._bring(vm_claims.planned_claim(vm, entry, template or {}))
         made = vm_controller.instance_for(vm)
         return {**made, "metadata": {**made["metadata"], "uid": f"{NIL}-{namespace}-{vm['metadata']['name']}"}}, out

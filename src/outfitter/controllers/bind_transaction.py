@@ -117,7 +117,7 @@ class BindTransaction:
         """Other pages on which these devices could stand, with their revisions. AlreadyHeld: one does."""
         found: dict[str, str] = {}
         for mine in bookings:
-            for name in self._index.other_homes(mine.device, host):
+            for name in self._index.other_page_names(mine.device, host):
                 page = self._page(name)
                 found[name] = page.revision or ""
                 if (rival := next((one for one in page.bookings if one.clashes(mine)), None)) is not None:
@@ -136,7 +136,7 @@ class BindTransaction:
         meta = claim["metadata"]
         holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], self._purpose(pod))
         for device, result in results(given):
-            page = self._index.home(device, host)
+            page = self._index.page_name(device, host)
             out.setdefault(page, []).append(Booking(
                 device, holder, result["request"], "booked", self._now,
                 allocation.booked_amount(result, self._index.uses(device, host)), node=host if page != host else ""))
@@ -227,7 +227,7 @@ class Binder:
         devices, host = self._cache.devices, placement.host
         those = dict.fromkeys(device for _, given in placement.claims for device, _ in results(given))
         await self._cache.reread([host, *(page for device in those for page in (
-            devices.home(device, host), *devices.other_homes(device, host)))])
+            devices.page_name(device, host), *devices.other_page_names(device, host)))])
 
     async def release(
         self, pod: Object, claims: Sequence[Object], causes: tuple[Rejection, ...], exclude_for: float
@@ -242,7 +242,8 @@ class Binder:
             for user in claim["status"].get("reservedFor") or ())]
         host = nominated(pod)
         names = dict.fromkeys([*([host] if host else ()), *(  # a flavor has CPUs of the host besides devices
-            self._cache.devices.home(device, host) for claim in given for device, _ in results(claim["status"]["allocation"]))])
+            self._cache.devices.page_name(device, host)
+            for claim in given for device, _ in results(claim["status"]["allocation"]))])
         pages = [await book.read(self._store, name) for name in names]
         why = Rejection(RejectionCode.DEVICES_GIVEN_BACK, detail={"host": host}, causes=causes)
         message = rejection_text.render(why)
@@ -319,7 +320,7 @@ def _no_revision(meta: Object) -> Object:
 
 
 def holder_purpose(pod: Object) -> str:
-    """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
+    """The holder of a pod's devices, for messages: "vmi/blue", else "pod/web"."""
     reference = vm.owner(pod, kinds.VMI.kind)
     return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
 

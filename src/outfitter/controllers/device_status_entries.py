@@ -68,7 +68,7 @@ def _entries(
     blank = [{"name": ref.name, "deviceResourceClaimStatus": {"resourceClaimName": claim_name}}]
     claim = claims(pod["metadata"]["namespace"], claim_name)
     if claim is None:
-        # One by resource name is waited for because the status speaks of it, by claim because the spec does.
+        # One by resource name is waited for because the status contains it, by claim because the spec does.
         return blank if ref.by_resource else [], f"claim {claim_name} does not exist"
     status = claim.get("status") or {}
     users = status.get("reservedFor") or ()

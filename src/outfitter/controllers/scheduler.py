@@ -248,7 +248,7 @@ class Scheduler:
         return found.state == "ready"
 
     def _retry_excluded(self, pod: Object, batch: SchedulingBatch) -> None:
-        """Hosts that were excluded for a time are tried again when it is over."""
+        """Hosts that were excluded for a time are tried again afterwards."""
         now = self._context.clock.now()
         if excluded := binding_conditions.skipped_hosts(pod, now):
             batch.look_again(pod, max(min((until - now).total_seconds() for until, _ in excluded.values()), 0.001))

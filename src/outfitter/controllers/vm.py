@@ -14,7 +14,7 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.kubevirt import vm_claim_templates, vmi_actions
 from outfitter.controllers import vm_run_strategy
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
-from outfitter.controllers.vm_claims import VmClaims, claim_name, machine_of, owner_reference
+from outfitter.controllers.vm_claims import VmClaims, claim_name, owner_reference, vm_key_of
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
@@ -31,10 +31,10 @@ class VmController:
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
         self.queue = WorkQueue(context.clock)
-        self._machines = context.informer(kinds.VM)
+        self._vms = context.informer(kinds.VM)
         self._instances = context.informer(kinds.VMI)
         self._own = VmClaims(context, self.queue)
-        enqueue_on_change(self._machines, self.queue)
+        enqueue_on_change(self._vms, self.queue)
         enqueue_on_change(self._instances, self.queue, self._of_instance)
         context.informer(kinds.KUBEVIRT).on_change(self._rules_changed)
 
@@ -42,18 +42,18 @@ class VmController:
         """VMs that may be admitted now that were refused. All without a VMI: one that is being refused at this moment is
         not known yet."""
         if (old or {}).get("spec") != (new or {}).get("spec"):
-            for key in map(key_of, self._machines.items()):
+            for key in map(key_of, self._vms.items()):
                 if self._instances.get(key) is None:
                     self.queue.add(key)
 
     def _of_instance(self, instance: Object) -> list[str]:
         """The VM that owns it, or whose name it takes. Without one nothing is read of it: a VM that is created later is a
         watch update itself."""
-        return [key for key in (*machine_of(instance), key_of(instance)) if self._machines.get(key) is not None]
+        return [key for key in (*vm_key_of(instance), key_of(instance)) if self._vms.get(key) is not None]
 
     async def reconcile(self, key: str) -> float | None:
-        vm = self._machines.get(key)
-        await self._own.let_go(key, vm)
+        vm = self._vms.get(key)
+        await self._own.release(key, vm)
         if vm is None:
             return None
         found = self._instances.get(key)
@@ -126,7 +126,7 @@ class VmController:
             raise Conflict(f"the watch update of VMI {meta['namespace']}/{meta['name']} is on the way")
         return _in_the_way(vm)
 
-    # -- what people see
+    # -- status
 
     def _status(self, vm: Object, instance: Object | None, act: vm_run_strategy.RunDecision, trouble: str) -> Object:
         have = (vm.get("status") or {}).get("conditions")

@@ -1,6 +1,6 @@
-"""Claims that belong to a virtual machine itself: made from its `resourceClaimTemplates`, allocated when it starts, and kept
-for it over restarts. While it is stopped they are kept or deleted, as their entries say. A claim cannot change; one whose entry
-did is made anew when the machine is stopped."""
+"""Claims that a VM owns: created from its `resourceClaimTemplates`, allocated when it starts, kept over restarts. While the VM
+is stopped they are kept or deleted, as their entries demand. A claim's spec cannot change; a claim whose entry was changed is
+recreated while the VM is stopped. Called by the VM controller."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFou
 from outfitter.store.informer import key_of, split_key
 from outfitter.store.workqueue import WorkQueue
 
-MADE_FROM = "outfitter.dev/made-from"  # annotation of a claim: what its template said
+MADE_FROM = "outfitter.dev/made-from"  # annotation of a claim: digest of the entry it was created from
 
 
-def machine_of(obj: Object) -> list[str]:
-    """The key of the machine that an object belongs to."""
+def vm_key_of(obj: Object) -> list[str]:
+    """The key of the VM that owns an object."""
     reference = vm_api.owner(obj, kinds.VM.kind)
     return [f"{obj['metadata']['namespace']}/{reference['name']}"] if reference else []
 
@@ -34,67 +34,67 @@ class VmClaims:
         self._context, self._store = context, context.store
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._claims.add_index("kept for", _kept_for)
-        self._claims.add_index("owning machine", _owner_uid)
-        enqueue_on_change(self._claims, queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
+        self._claims.add_index("owning VM", _owner_uid)
+        enqueue_on_change(self._claims, queue, lambda obj: [*vm_key_of(obj), *_kept_for(obj)])
         self._queue, self._pods = queue, context.informer(kinds.POD)
         self._pods.on_change(self._pod_changed)
-        self._machines, self._templates = context.informer(kinds.VM), context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
-        self._machines.add_index("claim template", _template_keys)
+        self._vms, self._templates = context.informer(kinds.VM), context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
+        self._vms.add_index("claim template", _template_keys)
         self._templates.on_change(self._template_changed)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod that is over uses the claims of a machine no more."""
-        if old is not None and (new is None or _is_over(new)):
+        """A terminated pod no longer uses the claims of its VM."""
+        if old is not None and (new is None or _is_terminated(new)):
             for claim in filter(None, map(self._claims.get, pod_claims.claim_keys(old))):
-                for key in machine_of(claim):
+                for key in vm_key_of(claim):
                     self._queue.add(key)
 
     def _template_changed(self, old: Object | None, new: Object | None) -> None:
-        """A template that machines wait for is there."""
+        """A template that VMs wait for was created."""
         if old is None and new is not None:
-            for vm in self._machines.by("claim template", key_of(new)):
+            for vm in self._vms.by("claim template", key_of(new)):
                 self._queue.add(key_of(vm))
 
     async def provide(self, vm: Object, instance: Object | None, act: vm_run_strategy.RunDecision) -> str:
-        """Every claim that belongs to the machine is there as its entry says, and stays allocated while the machine is; a
-        sentence of those that cannot be. When the machine is stopped those go that are not kept so long, and without an
-        instance those that it has no entry for any more."""
+        """Every claim of the VM exists as its entry demands and stays allocated as long as the VM exists; returns a
+        message about those for which this fails. Claims that are not kept while the VM is stopped are deleted then, and those
+        without an entry once there is no instance."""
         wanted = {claim_name(vm, entry["name"]): entry for entry in vm_claim_templates.entries(vm)}
         stopped = vm_run_strategy.is_stopped(instance, act)
         needed = act.do == "create" or (instance is not None and not stopped and not _going(instance))
-        said = [await self._free(vm, instance, name) if stopped and not vm_claim_templates.kept_when_stopped(entry) else
+        problems = [await self._free(vm, instance, name) if stopped and not vm_claim_templates.kept_when_stopped(entry) else
                 await self._provide(vm, instance, name, entry, needed or vm_claim_templates.made_when_stopped(entry))
                 for name, entry in wanted.items()]
-        for claim in self._claims.by("owning machine", vm["metadata"]["uid"]) if instance is None else ():
+        for claim in self._claims.by("owning VM", vm["metadata"]["uid"]) if instance is None else ():
             if claim["metadata"]["name"] not in wanted and _made_from(claim) and not _going(claim) \
                     and not await self._pods_of(claim):
-                said.append(await self._give_up(vm, instance, claim, "its template is gone"))
-        return "; ".join(filter(None, said))
+                problems.append(await self._delete(vm, instance, claim, "its entry was removed"))
+        return "; ".join(filter(None, problems))
 
     async def _free(self, vm: Object, instance: Object | None, name: str) -> str:
-        """Delete a claim that the machine has while it runs alone, once its pod is over."""
+        """Delete a claim that the VM has only while it runs, once its pod has terminated."""
         claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}")
         if claim is None or _going(claim) or not vm_api.belongs(claim, vm) or await self._pods_of(claim):
             return ""
-        return await self._give_up(vm, instance, claim, "the virtual machine is stopped")
+        return await self._delete(vm, instance, claim, "the virtual machine is stopped")
 
     async def _provide(self, vm: Object, instance: Object | None, name: str, entry: Object, needed: bool) -> str:
-        """`needed`: now, so that it is made where it is not there."""
+        """`needed`: the claim is created if it does not exist."""
         claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}")
         if claim is None and not needed:
             return ""
         try:
             if claim is None:
                 if (template := await self._template(vm, entry)) is None:
-                    return (f"claim {name} cannot be made: there is no ResourceClaimTemplate "
+                    return (f"claim {name} cannot be created: there is no ResourceClaimTemplate "
                             f"{vm_claim_templates.template_name(entry)} in namespace {vm['metadata']['namespace']}")
                 claim = await self._make(vm, name, entry, template)
-            return await self._look_after(vm, instance, claim, entry)
+            return await self._check(vm, instance, claim, entry)
         except (Invalid, Forbidden) as error:
-            return f"claim {name} cannot be had: {error.message}"
+            return f"claim {name} cannot be created: {error.message}"
 
     async def _template(self, vm: Object, entry: Object) -> Object | None:
-        """What the claim is made from, as a ResourceClaimTemplate has it in `spec`. None: the named one is not there."""
+        """What the claim is created from, as in `spec` of a ResourceClaimTemplate. None: the named one does not exist."""
         named, namespace = vm_claim_templates.template_name(entry), vm["metadata"]["namespace"]
         if named is None:
             return dict(entry["spec"])
@@ -106,13 +106,13 @@ class VmClaims:
                 return None
         return dict(found["spec"])
 
-    async def _look_after(self, vm: Object, instance: Object | None, claim: Object, entry: Object) -> str:
+    async def _check(self, vm: Object, instance: Object | None, claim: Object, entry: Object) -> str:
         name = claim["metadata"]["name"]
         if not vm_api.belongs(claim, vm):
-            return f"claim {name} belongs to somebody else: delete it, and the machine makes its own"
+            return f"claim {name} belongs to another owner: delete it, and the VM creates its own"
         if _going(claim):
-            return f"claim {name} is being deleted, and is made anew when it is gone" if instance is None else ""
-        if not _made_from(claim):  # made before that was noted: then as the template is now
+            return f"claim {name} is being deleted; it is recreated afterwards" if instance is None else ""
+        if not _made_from(claim):  # without the annotation: taken to be from the current entry
             claim = await self._context.patch_metadata(
                 kinds.RESOURCE_CLAIM, claim, {"annotations": {MADE_FROM: _digest(entry)}})
         if instance is None and _made_from(claim) != _digest(entry):
@@ -122,7 +122,7 @@ class VmClaims:
         return ""
 
     def outdated(self, vm: Object) -> bool:
-        """Whether a claim is not as its template says now."""
+        """Whether a claim differs from its current template."""
         known = [(self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, entry['name'])}"), entry)
                  for entry in vm_claim_templates.entries(vm)]
         return any(claim is not None and vm_api.belongs(claim, vm) and _made_from(claim) not in ("", _digest(entry))
@@ -131,13 +131,13 @@ class VmClaims:
     async def _replace(self, vm: Object, claim: Object) -> str:
         name, users = claim["metadata"]["name"], await self._pods_of(claim)
         if users:
-            return f"claim {name} is not as its template says now, and is made anew when pod/{users[0]['name']} is gone"
-        return await self._give_up(vm, None, claim, "its template says something else now") or (
-            f"claim {name} is made anew, as its template says now")
+            return f"claim {name} differs from its template; it is recreated when pod/{users[0]['name']} is gone"
+        return await self._delete(vm, None, claim, "its template was changed") or (
+            f"claim {name} is recreated from its changed template")
 
-    async def _give_up(self, vm: Object, known: Object | None, claim: Object, why: str) -> str:
-        """Asks the store first: what is kept for a machine is not given away because of old news. A sentence if it may not.
-        `known`: the instance that the machine has, which is over."""
+    async def _delete(self, vm: Object, known: Object | None, claim: Object, why: str) -> str:
+        """Reads the store first: devices kept for a VM are not released because of a stale cache. A message if the claim may
+        not be deleted. `known`: the VM's instance, which has terminated."""
         meta, theirs = vm["metadata"], claim["metadata"]
         stored = await self._store.get(kinds.VM, meta["name"], meta["namespace"])
         try:
@@ -147,7 +147,7 @@ class VmClaims:
         own = instance is not None and vm_api.belongs(instance, vm) and instance["metadata"]["uid"]
         if stored["metadata"]["resourceVersion"] != meta["resourceVersion"] or own != (
                 known is not None and known["metadata"]["uid"]):
-            raise Conflict(f"news of machine {meta['namespace']}/{meta['name']} are on their way")
+            raise Conflict(f"the cache of VM {meta['namespace']}/{meta['name']} is stale")
         try:
             await self._store.delete(kinds.RESOURCE_CLAIM, theirs["name"], theirs["namespace"], uid=theirs["uid"],
                                      revision=theirs["resourceVersion"])
@@ -170,8 +170,8 @@ class VmClaims:
         return made
 
     async def _keep(self, vm: Object, claim: Object) -> None:
-        """The machine is a user of its claim, so that the devices stay its own while it is stopped. Pods that are over are not:
-        Kubernetes before 1.36 does nothing about them where a user is no pod."""
+        """The VM is in its claim's reservedFor, so that the devices stay allocated while it is stopped. Terminated pods are
+        removed: Kubernetes before 1.36 leaves them where a consumer is not a pod."""
         users = claim["status"].get("reservedFor") or []
         pods = await self._pods_of(claim)
         left = [one for one in users if one in pods or not _is_pod(one)]
@@ -185,30 +185,30 @@ class VmClaims:
         return [one for one in users if _is_pod(one) and await self._is_there(claim["metadata"]["namespace"], one)]
 
     async def _is_there(self, namespace: str, user: Object) -> bool:
-        """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
+        """Reads the store: the informer may not have seen the pod yet."""
         found = self._pods.get(f"{namespace}/{user['name']}")
         if found is None or found["metadata"]["uid"] != user.get("uid"):
             try:
                 found = await self._store.get(kinds.POD, user["name"], namespace)
             except NotFound:
                 return False
-        return bool(found["metadata"]["uid"] == user.get("uid") and not _is_over(found))
+        return bool(found["metadata"]["uid"] == user.get("uid") and not _is_terminated(found))
 
-    async def let_go(self, key: str, vm: Object | None) -> None:
-        """A machine that goes or is gone uses its claims no more, be it that another one has its name, nor one that uses a
-        claim that goes: no other controller removes it, and the claim would stay. The claims may have lost their owner before,
-        when the VM was deleted alone."""
+    async def release(self, key: str, vm: Object | None) -> None:
+        """Remove a deleted VM from reservedFor of its claims, also when another VM has its name by now; and any VM from a
+        claim that is being deleted: no other controller does, and the claim would stay. The claims may have lost their owner
+        before, when the VM was deleted with --cascade=orphan."""
         namespace, name = split_key(key)
         for claim in self._claims.by("kept for", key):
             users = claim["status"]["reservedFor"]
-            left = [one for one in users if not (_is_machine(one) and one["name"] == name)
-                    or not (_going(claim) or await self._machine_is_over(namespace, one, vm))]
+            left = [one for one in users if not (_is_vm(one) and one["name"] == name)
+                    or not (_going(claim) or await self._vm_is_deleted(namespace, one, vm))]
             if left != users:
                 await self._context.patch_status(kinds.RESOURCE_CLAIM, claim, {"reservedFor": left or None})
 
-    async def _machine_is_over(self, namespace: str, one: Object, vm: Object | None) -> bool:
-        """Whether the machine that a claim is kept for goes, or is gone. Asks the store where another one is known by its name,
-        or none: a machine that the informer has not seen yet is not one that is gone."""
+    async def _vm_is_deleted(self, namespace: str, one: Object, vm: Object | None) -> bool:
+        """Whether the VM that a claim is kept for is being deleted, or does not exist. Reads the store unless the informer
+        has the VM: it may not have seen it yet."""
         if vm is not None and vm["metadata"]["uid"] == one.get("uid"):
             return _going(vm)
         try:
@@ -219,7 +219,7 @@ class VmClaims:
 
 
 def claim_name(vm: Object, name: str) -> str:
-    """The same for the same machine, so that making the claim twice makes it once."""
+    """The same for the same VM, so that the claim cannot be created twice."""
     meta = vm["metadata"]
     return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + launcher_pod.suffix(meta["uid"], name)
 
@@ -237,11 +237,11 @@ def planned_claim(vm: Object, entry: Object, template: Object) -> Object:
 
 
 def _digest(entry: Object) -> str:
-    """What an entry says of the devices; a label is no reason to give them away. Nor is a ResourceClaimTemplate that was
-    replaced under its name: VMs that keep a device did not ask for that."""
+    """Of the devices that an entry asks for: a changed label does not recreate a claim. Nor does a ResourceClaimTemplate that
+    was replaced by another of its name, so that VMs keep their devices."""
     named = vm_claim_templates.template_name(entry)
-    said = entry["spec"]["spec"] if named is None else {"resourceClaimTemplateName": named}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    asked = entry["spec"]["spec"] if named is None else {"resourceClaimTemplateName": named}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _template_keys(vm: Object) -> list[str]:
@@ -259,7 +259,7 @@ def _going(obj: Object) -> bool:
 
 
 def user(vm: Object) -> Object:
-    """A machine as a claim's reservedFor names it."""
+    """The VM as an entry of a claim's reservedFor."""
     return {"apiGroup": kinds.VM.group, "resource": kinds.VM.plural, "name": vm["metadata"]["name"],
             "uid": vm["metadata"]["uid"]}
 
@@ -268,18 +268,18 @@ def _is_pod(one: Object) -> bool:
     return bool(one.get("resource") == kinds.POD.plural)
 
 
-def _is_over(pod: Object) -> bool:
+def _is_terminated(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in vm_api.FINAL
 
 
-def _is_machine(one: Object) -> bool:
+def _is_vm(one: Object) -> bool:
     return (one.get("apiGroup"), one.get("resource")) == (kinds.VM.group, kinds.VM.plural)
 
 
 def _kept_for(claim: Object) -> list[str]:
-    """The keys of the machines that use a claim themselves."""
+    """The keys of the VMs in reservedFor of a claim."""
     return [f"{claim['metadata']['namespace']}/{one['name']}" for one in (claim.get("status") or {}).get("reservedFor") or ()
-            if _is_machine(one)]
+            if _is_vm(one)]
 
 
 def _owner_uid(claim: Object) -> list[str]:

@@ -70,7 +70,7 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
 
 
 def is_stopped(instance: Mapping[str, Any] | None, act: RunDecision) -> bool:
-    """Whether the machine is off and stays so until a person starts it: not between the two halves of a restart, nor while it
+    """Whether the VM is stopped and stays so until a user starts it: not between the two halves of a restart, nor while it
     waits for its next start after a failure."""
     if act.do != "nothing" or act.wait is not None or any(one["action"] == "Start" for one in act.requests):
         return False
@@ -152,7 +152,7 @@ def _moment(when: datetime) -> str:
 
 
 def printable(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: RunDecision) -> str:
-    """One word for people, as KubeVirt's users know it."""
+    """status.printableStatus, as in KubeVirt."""
     if vm["metadata"].get("deletionTimestamp"):
         return "Terminating"
     if instance is None:

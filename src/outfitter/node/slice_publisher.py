@@ -135,7 +135,7 @@ class SlicePublisher:
             answer = await self._store.create(kinds.RESOURCE_SLICE, trial, dry_run=True)
             self._taints_kept = any("taints" in device for device in answer["spec"]["devices"])
             if not self._taints_kept:
-                log.warning("the API server drops device taints: tainted devices are left out of the ResourceSlices")
+                log.warning("the API server drops device taints: tainted devices are not published in ResourceSlices")
         return not self._taints_kept
 
     async def _replace_slices(self, stored: Sequence[Object], wanted: Sequence[Object]) -> None:

@@ -1,8 +1,8 @@
 """Filters and scorers that others wrote: found by entry point, loaded once, and never able to stop a decision by failing.
 
 A filter keeps pods away from hosts, so the lack of one is not harmless: what it was to keep apart would come together. That is
-why a plug-in that cannot be loaded keeps the program from starting, by name and with the way out, instead of being left out in
-silence; and why a filter that fails while it is asked says no. A scorer that fails adds nothing, and that is said too."""
+why a plug-in that cannot be loaded keeps the program from starting, by name and with the way out, instead of being skipped
+silently; and why a filter that fails rejects the host. A scorer that fails adds nothing, and is reported."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PluginScore:
-    """What the scorers add to a host, and what each says."""
+    """What the scorers add to a host, with a text of each."""
 
     value: float = 0.0
-    said: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,16 @@ class SchedulerPlugins:
         return tuple(rejection for one in self.filters if (rejection := _ask(one, pod, node, devices)) is not None)
 
     def points(self, pod: Object, node: Object, devices: Sequence[GivenDevice] = ()) -> PluginScore:
-        value, said = 0.0, []
+        value, texts = 0.0, []
         for one in self.scorers:
             try:
                 points = _number(one.score(pod, node, devices))
             except Exception as error:  # whatever it is, it is theirs
-                said.append(f"{_failed(one, error)}, so it adds nothing")
+                texts.append(f"{_failed(one, error)}, so it adds nothing")
             else:
                 value += points
-                said.append(f"plug-in {one.name}: {points:g}")
-        return PluginScore(value, tuple(said))
+                texts.append(f"plug-in {one.name}: {points:g}")
+        return PluginScore(value, tuple(texts))
 
 
 NO_PLUGINS = SchedulerPlugins()

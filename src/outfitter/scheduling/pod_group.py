@@ -33,7 +33,7 @@ class PodGroup:
 
 
 def of(pod: Mapping[str, Any]) -> PodGroup | None:
-    """The group of a pod; a minimum that is no number, or that is left out, is 1, which is no condition at all."""
+    """The group of a pod; a minimum that is no number, or that is missing, is 1, which is no condition at all."""
     labels = pod["metadata"].get("labels") or {}
     if not (name := labels.get(NAME)):
         return None

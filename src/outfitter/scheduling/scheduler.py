@@ -36,7 +36,7 @@ LOOKED_AT = 8  # hosts that can take a pod and are compared
 NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because the claim of that name has another owner
 NOWHERE: Mapping[str, Rejection] = {}
 SAME_VM = Rejection.of(RejectionCode.HELD, same="the flavor")  # a device that the same VM gets by its flavor
-FEWEST = "of those that can take it, it has the fewest free devices"  # why a machine with a flavor goes to a host
+FEWEST = "of those that can take it, it has the fewest free devices"  # why a VM with a flavor goes to a host
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class _Placer:
                 continue
             if self.plugins.scorers:
                 points = self.plugins.points(self.pod, node, devices)
-                extra[host] = points.value, points.said
+                extra[host] = points.value, points.texts
             found[host] = self._offer(row, devices), given
             if len(found) == LOOKED_AT or (self._flavored and not self.plugins.scorers):
                 break
@@ -375,8 +375,8 @@ class _Placer:
                 device = self.index.device(row, name)
                 raw = device.raw if device is not None else {}
                 numa, root = device.spot if device is not None else spot(raw)
-                said = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
-                yield GivenDevice(name.driver, name.pool, name.device, result["request"], numa, root, said)
+                attributes = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
+                yield GivenDevice(name.driver, name.pool, name.device, result["request"], numa, root, attributes)
 
     def _offer(self, row: int, devices: Sequence[GivenDevice]) -> HostCandidate:
         host = self.index.names[row]

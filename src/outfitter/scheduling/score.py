@@ -75,17 +75,17 @@ class Ranked:
     host: str
     total: float  # the score, and what plug-ins add
     score: Score
-    said: tuple[str, ...] = ()  # by plug-ins
+    texts: tuple[str, ...] = ()  # of plug-ins
 
     @property
     def why(self) -> str:
-        return "; ".join([self.score.why, *self.said])
+        return "; ".join([self.score.why, *self.texts])
 
 
 def spot(device: Mapping[str, Any]) -> Spot:
-    """Where a device sits, by what its slice says of it."""
-    said = device.get("attributes") or {}
-    numa, root = said.get(NUMA) or {}, said.get(ROOT) or {}
+    """Where a device is attached, from its slice."""
+    attributes = device.get("attributes") or {}
+    numa, root = attributes.get(NUMA) or {}, attributes.get(ROOT) or {}
     return Spot(numa.get("int"), root.get("string"))
 
 
@@ -129,6 +129,6 @@ def rank(offers: Iterable[HostCandidate], policy: Policy = "pack", *, near: bool
     out = []
     for offer in offers:
         own = score(offer, policy, near=near)
-        points, said = (extra or {}).get(offer.host, (0.0, ()))
-        out.append(Ranked(offer.host, own.value + points, own, tuple(said)))
+        points, texts = (extra or {}).get(offer.host, (0.0, ()))
+        out.append(Ranked(offer.host, own.value + points, own, tuple(texts)))
     return sorted(out, key=lambda one: (-one.total, one.host))

@@ -49,7 +49,7 @@ def test_flavor_and_image_stand_above_the_alias(said: tuple[str | None, str | No
 
 
 def test_flavor_and_image_that_disagree() -> None:
-    with pytest.raises(BadRequest, match="the flavor says legacy and the image says socket"):
+    with pytest.raises(BadRequest, match="the flavor demands legacy and the image socket"):
         extra_specs.read({extra_specs.POLICY: "legacy"}, KNOWN, new_id=lambda: "r", image={extra_specs.IMAGE_POLICY: "socket"})
 
 

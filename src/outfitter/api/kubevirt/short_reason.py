@@ -42,7 +42,7 @@ CODES: Mapping[Code, str] = {
     Code.INSUFFICIENT_RESOURCE: "too little CPU, memory or other",
     Code.RESOURCE_NOT_OFFERED: "no host offers the resource",
     Code.RESOURCE_UNREADABLE: "a node's amounts are unreadable",
-    Code.HOST_EXCLUDED: "a failed host is left out for now",
+    Code.HOST_EXCLUDED: "a failed host is skipped for now",
     Code.CLAIM_ELSEWHERE: "its claim's devices are elsewhere",
     Code.ASSIGNED_DEVICE_ELSEWHERE: "pre-assigned on another host",
     Code.ASSIGNED_RESOURCE_OFFERED: "the host offers the resource itself",

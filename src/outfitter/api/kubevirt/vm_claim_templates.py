@@ -26,8 +26,8 @@ def template_name(entry: Mapping[str, Any]) -> str | None:
 
 def kept_when_stopped(entry: Mapping[str, Any]) -> bool:
     """Whether claim and devices stay the VM's while it is stopped. Over a reboot, a restart and a failure they always do."""
-    said = entry.get("persistWhenStopped")
-    return template_name(entry) is None if said is None else bool(said)
+    persist = entry.get("persistWhenStopped")
+    return template_name(entry) is None if persist is None else bool(persist)
 
 
 def made_when_stopped(entry: Mapping[str, Any]) -> bool:

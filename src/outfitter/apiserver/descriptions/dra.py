@@ -8,7 +8,7 @@ _REQUEST = {
     "deviceClassName": "The DeviceClass that devices must match.",
     "allocationMode": "ExactCount (the default) takes count devices, All takes every device that matches.",
     "count": "How many devices; 1 unless given.",
-    "adminAccess": "Access beside other users, for monitoring; takes the device from nobody.",
+    "adminAccess": "Access beside other users, for monitoring; does not hold the device.",
     "selectors": "Further conditions on a device; all must hold.",
     "tolerations": "Taints of devices that are tolerated.",
     "capacity": "Amounts of a device that several requests can share.",

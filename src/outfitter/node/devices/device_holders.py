@@ -64,7 +64,7 @@ def device_nodes(root: Tree, place: str) -> Iterator[str]:
         for name in root.names(here):
             path = f"{here}/{name}"
             if name == "uevent" and here != folder:
-                if (said := _NODE_NAME.search(root.read(path) or "")) is not None:
-                    yield f"/dev/{said[1]}"
+                if (node := _NODE_NAME.search(root.read(path) or "")) is not None:
+                    yield f"/dev/{node[1]}"
             elif not pci.ADDRESS.fullmatch(name) and root.link(path) is None and root.names(path):
                 todo.append(path)

@@ -75,7 +75,7 @@ def allocate(
     now: datetime | None = None,
 ) -> Allocated | AllocationRejection:
     """All claims, or none. `effort` is how many combinations may be looked at. `demands`: the claims, compiled already.
-    `now`: a taint that is borne no longer keeps a device away; without it time does not count."""
+    `now`: a taint whose toleration has expired rejects a device; without it time does not count."""
     site = pools.at(node, features)
     if demands is None:
         demands = [compile_claim(claim, classes, features) for claim in claims]

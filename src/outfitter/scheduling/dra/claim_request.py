@@ -55,7 +55,7 @@ class ClaimDeviceRequest:
     capacity: Asked
     derived: Mapping[str, cel.Selector]  # attributes that the request computes itself
     constraints: tuple[int, ...] = ()  # which of the claim's are for it
-    only: frozenset[DeviceId] | None = None  # the very devices, chosen beforehand
+    only: frozenset[DeviceId] | None = None  # pre-assigned devices: no others
 
     @property
     def named(self) -> dict[str, str]:

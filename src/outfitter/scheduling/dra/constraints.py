@@ -93,7 +93,7 @@ def derived(site: NodeDevices, selector: cel.Selector, lists: bool) -> Table:
 
 
 def _all_computed(site: NodeDevices, selector: cel.Selector, lists: bool) -> Iterator[frozenset[Value] | SelectorError | None]:
-    """Once for all devices that are alike in what is read of them. What goes wrong is said of each by its name."""
+    """Once for all devices that are alike in what is read of them. Errors name the device."""
     columns = site.reading(selector.reads) if site.readable else ()
     for index, device in enumerate(site.devices):
         compute = functools.partial(_computed, selector, device, lists)

@@ -51,7 +51,7 @@ class DeviceIndex:
         self._nodes: dict[str, Object] = {}
         self._rules: dict[str, Object] = {}
         self._pools = PoolSet(())
-        # What changed since the last question: slices, as the pools know them; hosts; pools that pages speak of
+        # What changed since the last question: slices, as the pools know them; hosts; pools that pages mention
         self._changed: dict[str, Object | None] = {}
         self._moved: set[str] = set()
         self._touched: set[tuple[str, str]] = set()
@@ -335,7 +335,7 @@ class DeviceIndex:
         return constraints.published(site, attribute, self.features.list_type_attributes).groups
 
     def _refresh(self) -> None:
-        """What follows from the news, for the hosts that they concern."""
+        """Apply the events, for the hosts that they concern."""
         look, everywhere = self._moved, False  # hosts whose devices may be others now, or all
         for name in sorted(self._moved):
             self._move(name)
@@ -413,15 +413,15 @@ class DeviceIndex:
 
     # -- what a booking needs to know
 
-    def home(self, device: DeviceId, host: str) -> str:
+    def page_name(self, device: DeviceId, host: str) -> str:
         """The page on which a device is booked that is used on a host: the host's, or its pool's if others reach it too."""
         return host if self.pools.tied(device.driver, device.pool) else pool_page(device.driver, device.pool)
 
-    def other_homes(self, device: DeviceId, host: str) -> list[str]:
+    def other_page_names(self, device: DeviceId, host: str) -> list[str]:
         """The pages on which it stands if its pool was a host's and is shared now, or the other way round, or if another driver
         does not know yet which it is."""
         places = {pool_page(device.driver, device.pool), host, *([device.pool] if device.pool in self._nodes else ())}
-        return sorted(places - {self.home(device, host)})
+        return sorted(places - {self.page_name(device, host)})
 
     def limits(self, host: str) -> Limits:
         """What was published of a host's devices, to be counted against."""

@@ -1,6 +1,6 @@
 """Extended resources that come from devices. A container that asks for `example.com/gpu: 2` gets two devices of the DeviceClass
 that maps that name, on a host that does not offer the resource itself: as Kubernetes does it, by a claim that the scheduler
-makes for the pod. What is asked for which container is said in the pod's status."""
+makes for the pod. What is asked for which container is in the pod's status."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class ExtendedResourceRequest:
 
     requests: tuple[dict[str, Any], ...]
     mappings: tuple[dict[str, str], ...]  # as the pod's status tells them
-    only: Mapping[str, Sequence[str]]  # request -> the ids of the devices that were chosen for it beforehand
+    only: Mapping[str, Sequence[str]]  # request -> the ids of its pre-assigned devices
 
 
 def asked(container: Object) -> dict[str, int]:
-    """How much of each resource a container asks for, in whole pieces; what is not whole is left out. Devices that were chosen
-    beforehand count as asked for."""
+    """How much of each resource a container asks for, in whole pieces; what is not whole is skipped. Pre-assigned
+    devices count as asked for."""
     resources = container.get("resources") or {}
     out = {}
     for name, text in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
@@ -68,7 +68,7 @@ def asked(container: Object) -> dict[str, int]:
 
 
 def chosen(container: Object) -> dict[str, list[str]]:
-    """The devices that a container was given beforehand: resource -> ids."""
+    """The pre-assigned devices of a container: resource -> ids."""
     out: dict[str, list[str]] = {}
     for entry in container.get("assignedDevices") or ():
         out.setdefault(entry["resourceName"], []).extend(entry["deviceIDs"])
@@ -76,14 +76,14 @@ def chosen(container: Object) -> dict[str, list[str]]:
 
 
 def presets(pod: Object) -> Iterator[tuple[str, str]]:
-    """Every (resource, id) that a pod was given beforehand."""
+    """Every (resource, id) of the pre-assigned devices of a pod."""
     for _, container, _ in _containers(pod):
         for name, ids in chosen(container).items():
             yield from ((name, each) for each in ids)
 
 
 def names(pod: Object, class_of: Resources) -> frozenset[str]:
-    """The resources that a pod asks for and a class maps. Invalid for one that is not mapped and has devices beforehand."""
+    """The resources that a pod asks for and a class maps. Invalid for one that is not mapped and has pre-assigned devices."""
     out = set()
     for _, container, _ in _containers(pod):
         for name in chosen(container):
@@ -109,30 +109,30 @@ def wanted(pod: Object, resources: Collection[str], class_of: Resources) -> Exte
     requests: list[dict[str, Any]] = []
     mappings: list[dict[str, str]] = []
     only: dict[str, list[str]] = {}
-    everybody = list(_containers(pod))
+    containers = list(_containers(pod))
     for resource in sorted(resources):
         class_ = class_of(resource)
         if class_ is None:
             continue
         stays: dict[int, tuple[str, int]] = {}  # container -> its request, and how many
-        for index, container, stay in everybody:
+        for index, container, stay in containers:
             if stay and (count := asked(container).get(resource, 0)):
                 stays[index] = _name(index, container, resource), count
                 mappings.append(_mapping(container, resource, stays[index][0]))
                 if ids := chosen(container).get(resource):
                     only[stays[index][0]] = ids
-        spare, brief = _brief(everybody, resource, stays)
+        spare, brief = _brief(containers, resource, stays)
         mappings += brief
         requests += [_request(name, class_, count) for name, count in [*([spare] if spare else ()), *stays.values()]]
     return ExtendedResourceRequest(tuple(sorted(requests, key=lambda one: str(one["name"]))), tuple(mappings), only)
 
 
-def _brief(everybody: Sequence[tuple[int, Object, bool]], resource: str, stays: Mapping[int, tuple[str, int]]) -> tuple[
+def _brief(containers: Sequence[tuple[int, Object, bool]], resource: str, stays: Mapping[int, tuple[str, int]]) -> tuple[
         tuple[str, int] | None, list[dict[str, str]]]:
     """The one request for containers that do not stay (None: those that come after them have enough), and what they use."""
     spare: tuple[str, int] | None = None
     uses: list[tuple[Object, str]] = []  # "" is the spare one
-    for index, container, stay in everybody:
+    for index, container, stay in containers:
         missing = 0 if stay else asked(container).get(resource, 0)
         for later, (name, count) in stays.items():
             if later >= index and missing > 0:

@@ -183,7 +183,7 @@ class PoolSet:
 
     def restricted_to(self, nodes: Iterable[str], without_taints: Collection[str] = ()) -> PoolSet:
         """The pools of which something is on these nodes or on no single node. `without_taints`: keys of published taints that
-        are left out. What was read already is shared."""
+        are skipped. Parsed slices are shared."""
         out = PoolSet((), self.rules)
         out.contents = self.contents
         pools = {part.pool: None for part in (*self._roaming, *(part for name in nodes for part in self._at.get(name, ())))}
@@ -274,15 +274,15 @@ class PoolSet:
         return _checked(key, here, elsewhere, features)
 
 
-def _swap(homes: Sequence[list[ParsedSlice]], before: ParsedSlice | None, after: ParsedSlice | None) -> None:
-    """`homes` are the lists of those that are not None. In one list the new takes the place of the old."""
-    if before is not None and after is not None and homes[0] is homes[-1]:
-        homes[0][homes[0].index(before)] = after
+def _swap(lists: Sequence[list[ParsedSlice]], before: ParsedSlice | None, after: ParsedSlice | None) -> None:
+    """`lists`: of `before` and `after`, as far as they are not None. In the same list the new slice replaces the old one."""
+    if before is not None and after is not None and lists[0] is lists[-1]:
+        lists[0][lists[0].index(before)] = after
         return
     if before is not None:
-        homes[0].remove(before)
+        lists[0].remove(before)
     if after is not None:
-        homes[-1].append(after)
+        lists[-1].append(after)
 
 
 def _binds(pool: DevicePool) -> bool:

@@ -3,7 +3,7 @@
 The answer is the one that trying everything in that order would find first. What makes it quick changes no answer: devices that
 are alike in all that the claims can see need not be tried twice at one place, a state that failed once is known, and what
 counting shows to be impossible (`limits`) is not tried at all. A selector without an answer ends the search when its device is
-reached, and only then; while that can happen nothing is left out by counting."""
+reached, and only then; while that can happen nothing is pruned by counting."""
 
 from __future__ import annotations
 

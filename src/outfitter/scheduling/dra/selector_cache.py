@@ -38,7 +38,7 @@ class SelectorResult(NamedTuple):
     why: str = ""  # empty: there is an answer
     running: bool = False  # it went wrong on the device; else it is the selector itself that is wrong
 
-    def said(self, device: PublishedDevice) -> str:
+    def text_for(self, device: PublishedDevice) -> str:
         return f"CEL runtime error on device {device.id}: {self.why}" if self.running else self.why
 
 
@@ -67,7 +67,7 @@ class DeviceColumn:
 
 
 class SelectorQuery:
-    """Selectors, and what they said of every content that there was."""
+    """Selectors, and their results for every device content seen."""
 
     def __init__(self, selectors: tuple[str, ...]) -> None:
         self._selectors = selectors
@@ -84,7 +84,7 @@ class SelectorQuery:
                 self._by_columns.clear()
             alike = zip(*(column.values for column in columns), strict=True) if columns else [()] * len(devices)
             answers = [self._one(key, device) for key, device in zip(alike, devices, strict=True)]
-            # What went wrong is said with the device's name: each host has its own sentences.
+            # An error contains the device's name: each host has its own text.
             known = self._by_columns[where] = answers if any(one.why for one in answers) else _fits(answers, devices)
         return known if isinstance(known, SelectorMatch) else _fits(known, devices)
 
@@ -120,7 +120,7 @@ class SelectorQuery:
 
 def _fits(answers: Sequence[SelectorResult], devices: Sequence[PublishedDevice]) -> SelectorMatch:
     return SelectorMatch(sum(1 << index for index, one in enumerate(answers) if one.matches), {
-        index: (one.position, one.said(devices[index])) for index, one in enumerate(answers) if one.why})
+        index: (one.position, one.text_for(devices[index])) for index, one in enumerate(answers) if one.why})
 
 
 class SelectorCache:

@@ -64,7 +64,7 @@ class PublishedDevice:
 
     @property
     def cel(self) -> cel.CelDevice | SelectorError:
-        """As a selector sees it. Made anew each time: of thousands of devices that are alike one is asked."""
+        """As a selector sees it. Computed each time: of thousands of equal devices one is evaluated."""
         try:
             return cel.CelDevice.from_slice(self.id.driver, self.raw)
         except Invalid as error:

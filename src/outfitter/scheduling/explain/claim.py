@@ -26,7 +26,7 @@ def claim(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     held = tuple(booking_line(host, booking) for host, booking in facts.bookings(meta["uid"]))
     if meta.get("deletionTimestamp"):
         users = [f"{one.get('resource', 'pods')[:-1]}/{one['name']}" for one in status.get("reservedFor") or ()]
-        waits = f"{', '.join(users)} to end" if users else ", ".join(meta.get("finalizers") or ("the host to let go of it",))
+        waits = f"{', '.join(users)} to end" if users else ", ".join(meta.get("finalizers") or ("the host to release it",))
         left = {host for host, _ in facts.bookings(meta["uid"]) if not is_pool_page(host) and facts.absence(host)}
         return say("Deleting", f"{GOES} since {meta['deletionTimestamp']}; it waits for {waits}", "end", lines=held,
                    todo=tuple(todo for host in sorted(left) for todo in host_return_advice(facts, host)))
@@ -37,13 +37,13 @@ def claim(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
         lines = tuple(f"{one['device']} of pool {one['pool']} ({one['driver']}) for request {one['request']}"
                       for one in results)
         if any(one["driver"] == DRIVER for one in results):
-            return say("Holding", "was promised its devices; the page of the host does not say so yet", lines=lines)
+            return say("Holding", "is allocated; the page of the host does not record it yet", lines=lines)
         who = holder_name(facts.user(dict(obj)), Wording(meta["namespace"], claims=False))
         return say("Holding", f"holds {_count(lines)} for {who}: nothing is wrong", lines=lines)
     pods = [each for each in facts.pods if each["metadata"]["namespace"] == meta["namespace"]
              and meta["name"] in [name for _, name in pod_claims.claim_names(each)]]
     if not pods:
-        return say("Unused", "has no devices: no pod uses it, and devices are given when one does")
+        return say("Unused", "has no devices: no pod uses it, and devices are allocated when one does")
     return pod(facts, pods[0]).said_of(f"claim/{meta['name']}", "has no devices:")
 
 

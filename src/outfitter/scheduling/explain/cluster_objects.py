@@ -45,7 +45,7 @@ class Facts:
     features: Features = FEATURES
     trees: Sequence[Object] = ()  # ProviderTrees
     inventories: Sequence[Object] = ()
-    now: datetime | None = None  # None: no host is left out for a while, and no toleration is over
+    now: datetime | None = None  # None: no host is skipped, and no toleration expires
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name))
@@ -134,9 +134,9 @@ class Facts:
                 yield result, Rejection(RejectionCode.HELD, device, self.user(claim), given.get("allocationTimestamp") or "")
 
     def called(self, namespace: str, name: str) -> str:
-        """A pod of this name as people call it."""
+        """The name of a pod, for messages."""
         found = _named(self.pods, namespace, name)
-        return machine_of(found) if found is not None else f"pod/{name}"
+        return vmi_or_pod_name(found) if found is not None else f"pod/{name}"
 
     def user(self, claim: Object) -> Holder:
         """For whom a claim has its devices, as a page would record it."""
@@ -155,7 +155,7 @@ def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | Non
                  if (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) == (namespace, name)), None)
 
 
-def machine_of(pod: Mapping[str, Any]) -> str:
-    """A pod as people call it: "vmi/blue" for that in which a machine runs, else "pod/web"."""
+def vmi_or_pod_name(pod: Mapping[str, Any]) -> str:
+    """A pod's name for messages: "vmi/blue" for the launcher pod of a VMI, else "pod/web"."""
     owner = vm.owner(pod, kinds.VMI.kind)
     return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"

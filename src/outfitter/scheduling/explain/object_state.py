@@ -26,13 +26,13 @@ def being_deleted(
     """Of what is being deleted. A host without an agent is the reason, whatever finalizers there are; "" for no host."""
     meta = obj["metadata"]
     absent = facts.absence(host) if host else ""
-    waits = f"{host}, {absent}" if absent else ", ".join(meta.get("finalizers") or ("its host to let go of it",))
+    waits = f"{host}, {absent}" if absent else ", ".join(meta.get("finalizers") or ("its host to release it",))
     return say("Deleting", f"{goes} since {meta['deletionTimestamp']}; it waits for {waits}", "end",
                todo=host_return_advice(facts, host) if absent else ())
 
 
 def host_of(facts: Facts, obj: Mapping[str, Any]) -> str:
-    """Where a machine is, or its pod; "": nowhere, or nowhere any more."""
+    """The host of a VMI or pod; "": none, or none any more."""
     status = obj.get("status") or {}
     if status.get("phase") in vm_api.FINAL:
         return ""
@@ -44,7 +44,7 @@ def host_return_advice(facts: Facts, host: str) -> tuple[str, ...]:
     """What helps an object on a host without an agent."""
     node, page = facts.node(host), any(page["metadata"]["name"] == host for page in facts.pages)
     if node is None:
-        return (f"outfit delete page {host}, which gives back what was handed over there",) if page else ()
+        return (f"outfit delete page {host}, which releases the devices that are prepared there",) if page else ()
     if (conditions.find(node, "Ready") or {}).get("reason") != NOT_SERVED:
         return (f"see whether the node agent runs on {host}",)
     pages = f" and then outfit delete page {host}" if page else ""

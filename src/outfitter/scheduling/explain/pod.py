@@ -46,8 +46,8 @@ def pod(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     if spec.get("nodeName"):
         return _bound(facts, obj, say)
     if gates := [gate["name"] for gate in spec.get("schedulingGates") or ()]:
-        return say("Waiting", f"waits until its scheduling gates are taken away: {', '.join(gates)}", "gates",
-                   todo=("whoever set them takes them out of spec.schedulingGates",))
+        return say("Waiting", f"waits until its scheduling gates are removed: {', '.join(gates)}", "gates",
+                   todo=("the controller that set them removes them from spec.schedulingGates",))
     return _unbound(facts, obj, say)
 
 
@@ -76,13 +76,13 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
         return lacking
     spoken = (conditions.find(obj, "PodScheduled") or {}).get("message") or ""
     if facts.unread:
-        return say("Waiting", f"waits: {spoken or 'the scheduler has said nothing about it yet'}", "scheduler", lines=(
-            f"you may not read {', '.join(facts.unread)}, without which nobody can tell more; ask somebody who may",))
+        return say("Waiting", f"waits: {spoken or 'the scheduler has not reported about it yet'}", "scheduler", lines=(
+            f"you may not read {', '.join(facts.unread)}, without which the reason cannot be found; ask a user who may",))
     if (unready := _unready(facts, obj, say)) is not None:
         return unready
     verdict = facts.choose(dict(obj))
     scheduler = obj["spec"].get("schedulerName") or SCHEDULER
-    foreign = scheduler != SCHEDULER or not rejection_conditions.of(obj)  # ours reports codes, and no more than is said here
+    foreign = scheduler != SCHEDULER or not rejection_conditions.of(obj)  # ours reports codes, as this explanation
     theirs = (f"{scheduler} says: {spoken}",) if spoken and foreign else ()
     if isinstance(verdict, Placement):
         fits = f"fits on {verdict.host}"
@@ -104,7 +104,7 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
 
 
 def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation | None:
-    """What is to be said of a pod that has its devices, some of which are being made ready."""
+    """Explains a pod with devices that are not ready yet."""
     held = bookings_of_pod(facts, obj)
     mine = [facts.claim(obj["metadata"]["namespace"], name) for _, name in pod_claims.claim_names(obj) if name]
     unready = binding_conditions.waits_for(
@@ -128,7 +128,7 @@ def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
 
 def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiting, say: Callable[..., Explanation], *,
             verb: str = "waits") -> Explanation:
-    """What is to be said of a pod for which there is no host."""
+    """Explains a pod without a host that fits."""
     if verdict.hosts:
         found = suggestions.ways(facts.snapshot_for(dict(obj), claims), obj, verdict)
         todo = (*found, *suggestions.unmapped(facts, obj), *suggestions.unmade(facts, obj, claims, verdict))
@@ -156,7 +156,7 @@ def _missing_class(facts: Facts, rejection: Rejection) -> str:
 
 def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Callable[..., Explanation], *,
                   verb: str = "waits") -> Explanation | None:
-    """What is to be said of a pod of which a claim is not there."""
+    """Explains a pod whose claim does not exist."""
     namespace = obj["metadata"]["namespace"]
     lacking = ((name, claim) for name, claim in pod_claims.claim_names(obj) if not claim or claims(namespace, claim) is None)
     name, claim_name = next(lacking, ("", None))
@@ -169,15 +169,15 @@ def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Cal
                    todo=(f"apply a ResourceClaim {claim_name} in namespace {namespace}; {_near(claim_name, here, 'claim')}",))
     entry = next(entry for entry in obj["spec"]["resourceClaims"] if entry["name"] == name)
     template = entry.get("resourceClaimTemplateName") or ""
-    said = conditions.find(obj, "PodScheduled") or {}
-    if said.get("reason") == NOT_MADE:
-        return say("Waiting", f"{verb}: {said.get('message')}", "claim")
+    scheduled = conditions.find(obj, "PodScheduled") or {}
+    if scheduled.get("reason") == NOT_MADE:
+        return say("Waiting", f"{verb}: {scheduled.get('message')}", "claim")
     uncreated = (Rejection.of(RejectionCode.CLAIM_NOT_CREATED, entry=name, template=template),)
     if facts.template(namespace, template) is not None:
         return say("Waiting", f"{verb}: claim {name} is about to be made from template {template}", "claim",
                    rejections=uncreated)
     here = [each for each in facts.templates if each["metadata"]["namespace"] == namespace]
-    return say("Waiting", f"{verb}: claim {name} cannot be made, for there is no ResourceClaimTemplate {template} in namespace "
+    return say("Waiting", f"{verb}: claim {name} cannot be created: there is no ResourceClaimTemplate {template} in namespace "
                f"{namespace}", "template", todo=(f"apply it; {_near(template, here, 'template')}",), rejections=uncreated)
 
 

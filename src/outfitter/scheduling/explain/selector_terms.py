@@ -94,8 +94,8 @@ def failing(device: PublishedDevice, selectors: Sequence[str], owners: Sequence[
 
 def _verdict(device: PublishedDevice, text: str) -> bool | None:
     """Does a selector match? None: it has no answer for this device."""
-    said = SelectorQuery((text,)).directly(device)
-    return None if said.why else said.matches
+    result = SelectorQuery((text,)).directly(device)
+    return None if result.why else result.matches
 
 
 def _shown(term: str) -> str:

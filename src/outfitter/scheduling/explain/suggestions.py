@@ -69,8 +69,8 @@ def _releases(host: str, here: SchedulingSnapshot, wanted: set[str], fits: Fits,
     pages = [page, *(one for one in here.devices.pages if is_pool_page(one.host)
                      and any(booking.device.device in wanted for booking in one.bookings))]
     for one in pages:
-        yield from _let_go(host, (booking.holder for booking in one.bookings if _matters(booking)), here, fits, reader)
-    yield from _let_go(host, (holder for device in sorted(wanted) for holder in here.devices.unpaged(device)), here, fits,
+        yield from _released(host, (booking.holder for booking in one.bookings if _matters(booking)), here, fits, reader)
+    yield from _released(host, (holder for device in sorted(wanted) for holder in here.devices.unpaged(device)), here, fits,
                        reader)
 
 
@@ -87,10 +87,10 @@ def _unmarked(page: Page, wanted: set[str], here: SchedulingSnapshot, fits: Fits
                 return
 
 
-def _let_go(host: str, holders: Iterable[Holder], here: SchedulingSnapshot, fits: Fits, reader: Wording) -> Iterator[str]:
+def _released(host: str, holders: Iterable[Holder], here: SchedulingSnapshot, fits: Fits, reader: Wording) -> Iterator[str]:
     """Those of the holders whose end alone would do, else some whose end together would."""
     who: dict[str, set[str]] = {}
-    kept: dict[str, str] = {}  # who has ended and keeps it all the same -> what makes it let go
+    kept: dict[str, str] = {}  # stopped VM that keeps its devices -> the command that releases them
     for holder in holders:
         name = holder_name(holder, reader)
         if vm := _stopped(here.claim(holder.namespace, holder.name)):
@@ -112,7 +112,7 @@ def _let_go(host: str, holders: Iterable[Holder], here: SchedulingSnapshot, fits
 
 
 def _stopped(claim: Object | None) -> str:
-    """The machine that keeps devices in a claim while it does not run; "" if there is none."""
+    """The stopped VM that keeps the devices of a claim; "" if there is none."""
     reference = vm_api.owner(claim, kinds.VM.kind) if claim is not None else None
     users = ((claim or {}).get("status") or {}).get("reservedFor") or ()
     used = any(user.get("resource", "pods") == "pods" for user in users)

@@ -27,7 +27,7 @@ from outfitter.scheduling.explain.object_state import (
 )
 from outfitter.scheduling.explain.pod import pod
 
-# -- a machine
+# -- a VM
 
 
 def vm(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
@@ -44,20 +44,20 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
         other = any((one["metadata"]["namespace"], one["metadata"]["name"]) == (meta["namespace"], meta["name"])
                     for one in facts.instances)
         return say("Waiting", f"has no instance{condition_suffix(obj, 'Failure')}", "instance", todo=(
-            f"outfit delete vmi {meta['name']}, which ends that instance; or give the machine another name",) if other else ())
+            f"outfit delete vmi {meta['name']}, which ends that instance; or give the VM another name",) if other else ())
     strategy = vm_api.run_strategy(obj)
     if strategy == "Halted":
         return say("Ended", "is stopped, as its run strategy Halted says: nothing is wrong",
                    todo=(f"outfit vm start {meta['name']}",))
-    said = status.get("printableStatus") or "not known yet"
-    if said == "Stopped":
+    shown = status.get("printableStatus") or "not known yet"
+    if shown == "Stopped":
         return say("Ended", f"is stopped, and its run strategy {strategy} leaves that to you: nothing is wrong",
                    todo=(f"outfit vm start {meta['name']}",))
-    return say("Waiting", f"has no instance (run strategy {strategy}, status {said})", "instance")
+    return say("Waiting", f"has no instance (run strategy {strategy}, status {shown})", "instance")
 
 
 def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
-    """Of a machine whose template is not that of its instance any more."""
+    """Of a VM whose template differs from its VMI."""
     if not conditions.is_true(obj, "RestartRequired"):
         return answer
     return replace(answer, lines=(*answer.lines, "its template was changed: that counts from the next start on"),
@@ -96,7 +96,7 @@ def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation
     answer = pod(facts, newest)
     if newest["spec"].get("nodeName") and (lacking := device_status.missing_devices(obj)):
         why = condition_suffix(obj, "DevicesReady")
-        if answer.state == "Running" and why:  # the pod has all that it needs, the machine has not
+        if answer.state == "Running" and why:  # the pod has all that it needs, the VMI has not
             return replace(answer, about=f"vmi/{meta['name']}", state="Waiting", waits_for="deviceStatus",
                            sentence=f"waits on {newest['spec']['nodeName']}{why}")
         missing = f"devices not known yet{why or ': ' + ', '.join(lacking)}"
@@ -131,7 +131,7 @@ def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
 
 
 def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The devices of a machine that left the bus or are out of service: which, what is wrong with it, and what to do."""
+    """The devices of a VMI that left the bus or are out of service: which, what is wrong with it, and what to do."""
     entries = [entry for list_ in device_refs.LISTS for entry in device_status.statuses(obj, list_)]
     given = [entry.get("deviceResourceClaimStatus") or {} for entry in entries] + list(
         network_info.interface_devices(obj).values()
@@ -139,7 +139,7 @@ def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[str, str, st
     devices = [DeviceId(one["driver"], one["pool"], one["name"]) for one in given if "pool" in one and "driver" in one]
     for device in dict.fromkeys(devices):
         if facts.vanished(device):
-            yield (device.device, f"is no longer on the bus of {device.pool}, though the machine has it",
+            yield (device.device, f"is no longer on the bus of {device.pool}, though the VM has it",
                    f"see what became of it: outfit devices --node {device.pool} --state vanished")
         if record := facts.quarantine(device):
             yield (device.device, f"is quarantined since {record.since}{f': {record.reason}' if record.reason else ''}",

@@ -67,22 +67,22 @@ class NodeInfo:
 
 def _taints(node: Object) -> Iterator[tuple[Object, Rejection]]:
     """What keeps new pods away: being cordoned, conditions, and taints, where one of these does not say the same again."""
-    said = set()
+    rejected = set()
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
-        said.add(CORDONED)
+        rejected.add(CORDONED)
         yield {"key": CORDONED, "effect": "NoSchedule"}, Rejection(RejectionCode.NODE_CORDONED)
     for condition in (node.get("status") or {}).get("conditions") or ():
         known = CONDITIONS.get((condition.get("type", ""), condition.get("status", "")))
         if known is not None:
             taint, code, short = known
-            said.add(taint)
+            rejected.add(taint)
             detail = {"message": condition.get("message") or condition.get("reason") or "no reason given"}
             yield {"key": taint, "effect": "NoSchedule"}, Rejection(
                 code, detail={**detail, "condition": condition["type"], "short": short} if short else detail)
     for taint in spec.get("taints") or ():
         name, value, effect = taint.get("key", ""), taint.get("value") or "", taint.get("effect")
-        if effect in taints.KEEPS_AWAY and not (name in said and effect == "NoSchedule" and not value):
+        if effect in taints.KEEPS_AWAY and not (name in rejected and effect == "NoSchedule" and not value):
             yield taint, Rejection.of(RejectionCode.NODE_TAINTED, taint=taints.text(taint))
 
 

@@ -22,7 +22,7 @@ class NodeUsage:
     def add(self, pod: Object) -> None:
         """Know a pod as it is now, whatever was known of it. One that has ended takes nothing. One whose devices are being made
         ready takes of the node that it is to go to. One without a node changes nothing: no pod ever leaves its node, so such
-        news is older than what is known. Invalid for an amount that cannot be read; then nothing changes either."""
+        the event is older than what is known. Invalid for an amount that cannot be read; then nothing changes either."""
         node: str = (pod.get("spec") or {}).get("nodeName") or nominated(pod)
         if not node:
             return

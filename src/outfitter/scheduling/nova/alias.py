@@ -1,7 +1,7 @@
 """PCI aliases: names under which flavors ask for devices, in Nova's syntax with the traits of the design document.
 
 An alias says what is asked for: ids, a resource class, traits that must be there (`T`), must not (`!T`) or of which one must
-(`in:T,U`, in a `traits` key with a postfix of its own). docs/aliases.md tells people how to write one. The words of each are
+(`in:T,U`, in a `traits` key with a postfix of its own). docs/aliases.md is the user's page. The words of each are
 checked where the configuration file is read; here is what they mean, and whether several fit together."""
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def _alias(reader: strict_yaml.Reader, name: str, entries: Sequence[Mapping[str,
                             "Placement cannot be asked for one or the other; assign the same resource_class to the device_spec "
                             "entries of all these devices, and ask for that with one alias", "FieldValueDuplicate")
     for key, what in (("numa_policy", "NUMA policy"), ("device_type", "Device type")):
-        said = list(dict.fromkeys(entry.get(key) or _default(key) for entry in entries))
-        if len(said) > 1:
-            reader.wrong(place, f"{what} mismatch: its entries say {' and '.join(said)} as {key}; write the same in all")
+        values = list(dict.fromkeys(entry.get(key) or _default(key) for entry in entries))
+        if len(values) > 1:
+            reader.wrong(place, f"{what} mismatch: its entries say {' and '.join(values)} as {key}; write the same in all")
     specs = tuple(_spec(reader, place, entry) for entry in entries)
     for entry in entries:
         ids = all(entry.get(key) for key in ("vendor_id", "product_id"))

@@ -16,7 +16,7 @@ from outfitter.scheduling.nova.alias import POLICIES, Alias, Policy, Spec
 
 ALIAS, POLICY, GROUPS = "pci_passthrough:alias", "hw:pci_numa_affinity_policy", "group_policy"
 IMAGE_POLICY = "hw_pci_numa_affinity_policy"
-MAX_DEVICES = page.MOST  # for one machine: a host's page takes no more
+MAX_DEVICES = page.MOST  # per VM: the most that a host's page can hold
 CPU_POLICY = "hw:cpu_policy"
 GroupPolicy = Literal["none", "isolate"]
 _ENTRY = re.compile(r"([^:,]*[^:,\s])\s*:\s*(\d{1,9})", re.ASCII)
@@ -24,7 +24,7 @@ _ENTRY = re.compile(r"([^:,]*[^:,\s])\s*:\s*(\d{1,9})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """The machine's own shape, as far as devices depend on it."""
+    """CPUs, memory and NUMA cells of the guest, as far as devices depend on them."""
 
     vcpus: int = 1
     memory_mb: int = 512
@@ -52,7 +52,7 @@ class AliasRequest:
 
 @dataclass(frozen=True, slots=True)
 class FlavorRequest:
-    """Everything that one machine asks for."""
+    """Everything that one VM asks for."""
 
     requests: tuple[AliasRequest, ...]
     guest: Guest = Guest()
@@ -97,14 +97,14 @@ def entries(text: str, aliases: Mapping[str, Alias]) -> list[tuple[str, int]]:
 
 
 def _affinity(extra_specs: Mapping[str, str], image: Mapping[str, str]) -> Policy | None:
-    said = {key: source[key] for key, source in ((POLICY, extra_specs), (IMAGE_POLICY, image)) if source.get(key)}
-    for key, value in said.items():
+    policies = {key: source[key] for key, source in ((POLICY, extra_specs), (IMAGE_POLICY, image)) if source.get(key)}
+    for key, value in policies.items():
         if value not in POLICIES:
             raise BadRequest.of(key, f"{value!r} is none of {', '.join(POLICIES)}")
-    if len(set(said.values())) > 1:
-        raise BadRequest.of(POLICY, f"the flavor says {said[POLICY]} and the image says {said[IMAGE_POLICY]} "
+    if len(set(policies.values())) > 1:
+        raise BadRequest.of(POLICY, f"the flavor demands {policies[POLICY]} and the image {policies[IMAGE_POLICY]} "
                                     f"({IMAGE_POLICY}); make them agree, or leave one out")
-    return cast(Policy | None, next(iter(said.values()), None))
+    return cast(Policy | None, next(iter(policies.values()), None))
 
 
 def _group_policy(extra_specs: Mapping[str, str]) -> GroupPolicy | None:

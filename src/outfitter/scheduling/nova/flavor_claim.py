@@ -1,9 +1,8 @@
-"""A flavor's devices as a claim, and back.
+"""Converts a flavor to a ResourceClaim, and back.
 
-A machine with a flavor gets one ResourceClaim: a request for each entry of `pci_passthrough:alias`, with the alias as
-selectors. What selectors cannot say (whose alias, NUMA policies, the guest's cells) goes along as parameters of our driver. So
-the claim says by itself what the machine was made with: it is scheduled from the claim alone, whatever became of the flavor or
-of the configuration since."""
+A VM with a flavor gets one ResourceClaim: a request for each entry of `pci_passthrough:alias`, with the alias as selectors.
+What selectors cannot express (the alias, NUMA policies, the guest's cells) is in the claim's parameters for our driver. The VM
+is scheduled from the claim alone, so that later changes of flavor and configuration do not matter."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from outfitter.scheduling.nova.host_state import PciAllocation
 
 CLASS = DRIVER  # the DeviceClass of all that our driver publishes
 KIND = "FlavorRequest"
-ALIASES_CONFIG_MAP = "outfitter-aliases"  # the ConfigMap that says which aliases are configured
+ALIASES_CONFIG_MAP = "outfitter-aliases"  # the ConfigMap with the configured aliases
 NUMA = "resource.kubernetes.io/numaNode"
 PROVIDER = f"{DRIVER}/provider"
 MAX_PARAMETERS = 10 * 1024  # bytes that Kubernetes takes
@@ -49,7 +48,7 @@ class AliasSet:
 
     @classmethod
     def of(cls, settings: HostSettings) -> AliasSet:
-        """As configured; Invalid says everything that is wrong."""
+        """As configured. Invalid names every mistake."""
         return cls.read(settings.alias, in_placement=settings.pci_in_placement)
 
     @classmethod
@@ -64,7 +63,7 @@ def device_class() -> Object:
 
 
 def aliases_config_map(settings: HostSettings) -> Object:
-    """The aliases as a ConfigMap, for people and for those who plan."""
+    """The aliases as a ConfigMap, for users and `outfit plan`."""
     return {"apiVersion": kinds.CONFIG_MAP.api_version, "kind": kinds.CONFIG_MAP.kind,
             "metadata": {"name": ALIASES_CONFIG_MAP, "namespace": "kube-system"},
             "data": {"alias": json.dumps([dict(each) for each in settings.alias], sort_keys=True),
@@ -72,25 +71,25 @@ def aliases_config_map(settings: HostSettings) -> Object:
 
 
 def read_aliases(config_map: Mapping[str, Any]) -> AliasSet:
-    """The aliases that such a ConfigMap tells."""
+    """The aliases in such a ConfigMap."""
     data = config_map.get("data") or {}
     return AliasSet.read(json.loads(data.get("alias") or "[]"), in_placement=data.get("pci_in_placement") == "true")
 
 
-# -- a flavor at the door
+# -- admission of a flavor
 
 
 def checked(aliases: AliasSet) -> Callable[[Mapping[str, Any]], Iterator[Cause]]:
-    """What is wrong with a flavor's extra specs, for those who let flavors in. Its amounts are judged elsewhere: where they are
-    wrong, the extra specs are read as those of a machine that is large enough."""
+    """What is wrong with a flavor's extra specs, for admission. Its amounts are checked elsewhere: if they are wrong, the extra
+    specs are read as those of a VM that is large enough."""
 
     def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
         spec = obj["spec"]
         vcpus = spec.get("vcpus") or 0
         sized = {**spec, "vcpus": vcpus if 1 <= vcpus <= flavors.MAX_VCPUS else flavors.MAX_VCPUS, "memory": "1Gi", "disk": "0"}
-        said = spec.get("extraSpecs") or {}
-        found = [cause for key, value in said.items() for cause in _wrong({**sized, "extraSpecs": {key: value}}, aliases)]
-        yield from found or _wrong({**sized, "extraSpecs": said}, aliases)
+        extra = spec.get("extraSpecs") or {}
+        found = [cause for key, value in extra.items() for cause in _wrong({**sized, "extraSpecs": {key: value}}, aliases)]
+        yield from found or _wrong({**sized, "extraSpecs": extra}, aliases)
 
     return check
 
@@ -107,7 +106,7 @@ def _wrong(spec: Mapping[str, Any], aliases: AliasSet) -> Iterator[Cause]:
 
 
 def _ask(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: AliasSet) -> FlavorRequest:
-    """What a machine with this flavor asks for. What the machine says of itself goes before the flavor."""
+    """What a VM with this flavor asks for. The VM's own spec has precedence over the flavor."""
     spec = obj["spec"]
     extra = {
         **(spec.get("extraSpecs") or {}),
@@ -146,16 +145,16 @@ def _name(request: AliasRequest, taken: set[str], own: set[str]) -> str:
         number += 1
 
 
-# -- a claim for a machine
+# -- a claim for a VMI
 
 
 def implied(instance: Mapping[str, Any]) -> Object:
-    """What stands in the place of a flavor for a machine that has none, and whose CPUs are to be its own."""
+    """The flavor of a VMI without one that asks for dedicated CPUs."""
     return {"metadata": {"name": ""}, "spec": {"vcpus": vm.vcpus(instance), "memory": vm.memory(instance)}}
 
 
 def claim(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: AliasSet, name: str) -> Object | None:
-    """The claim for the devices and NUMA cells of a machine with this flavor; None if it needs neither. BadRequest or Invalid:
+    """The claim for the devices and NUMA cells of a VMI with this flavor; None if it needs neither. BadRequest or Invalid:
     what the flavor asks for is not understood (any more)."""
     ask = _ask(obj, instance, aliases)
     if not ask.requests and ask.guest.cells is None:
@@ -173,12 +172,12 @@ def claim(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: AliasSet
 
 
 def settled(obj: Mapping[str, Any], made: Mapping[str, Any] | None) -> Object:
-    """What a machine's status keeps of its flavor: from the claim that was made for it, else from the flavor."""
+    """status.flavor of a VMI: from the claim that was created for it, else from the flavor."""
     if made is None:
         return _amounts(obj)
-    ask, said = _read(made) or (FlavorRequest(()), {})
+    ask, parameters = _read(made) or (FlavorRequest(()), {})
     devices = [{"name": request.request_id, "alias": request.alias, "count": request.count} for request in ask.requests]
-    return {**said["flavor"], "claimName": made["metadata"]["name"], **({"devices": devices} if devices else {})}
+    return {**parameters["flavor"], "claimName": made["metadata"]["name"], **({"devices": devices} if devices else {})}
 
 
 def _amounts(obj: Mapping[str, Any]) -> Object:
@@ -230,10 +229,10 @@ def beyond(made: Mapping[str, Any]) -> list[str]:
         return []
     out = []
     if ask.guest.pinned:
-        out.append("dedicated CPUs are not booked, so another machine may have the same")
+        out.append("dedicated CPUs are not booked, so another VM may have the same")
     for request in ask.requests:
         if request.numa_policy != "required" or ask.guest.cells != 1:
-            out.append(f"devices of alias {request.alias} may be on any NUMA cell, whatever {request.numa_policy} says")
+            out.append(f"devices of alias {request.alias} may be on any NUMA cell, despite policy {request.numa_policy}")
     return out
 
 
@@ -241,8 +240,7 @@ def beyond(made: Mapping[str, Any]) -> list[str]:
 
 
 def read(made: Mapping[str, Any]) -> FlavorRequest | None:
-    """What a machine's claim asks for; None for a claim that is no flavor's. Invalid: it says one thing to us and another to
-    everybody else."""
+    """What a VMI's claim asks for; None for a claim without a flavor. Invalid: its requests and its parameters differ."""
     found = _read(made)
     return found[0] if found is not None else None
 
@@ -251,18 +249,18 @@ def _read(made: Mapping[str, Any]) -> tuple[FlavorRequest, Mapping[str, Any]] | 
     devices = (made.get("spec") or {}).get("devices") or {}
     for entry in devices.get("config") or ():
         opaque = entry.get("opaque") or {}
-        said = opaque.get("parameters")
-        if opaque.get("driver") != DRIVER or not isinstance(said, Mapping) or said.get("kind") != KIND:
+        parameters = opaque.get("parameters")
+        if opaque.get("driver") != DRIVER or not isinstance(parameters, Mapping) or parameters.get("kind") != KIND:
             continue
         try:
-            ask = msgspec.convert(said["ask"], FlavorRequest)
+            ask = msgspec.convert(parameters["ask"], FlavorRequest)
         except (msgspec.ValidationError, KeyError) as error:
             raise Invalid(f"claim {made['metadata']['name']}: its parameters for {DRIVER} are no {KIND}: {error}") from error
         wanted = [(request.get("name"), (request.get("exactly") or {}).get("count", 1))
                   for request in devices.get("requests") or ()]
         if wanted != [(request.request_id, request.count) for request in ask.requests]:
             raise Invalid(f"claim {made['metadata']['name']}: its requests are not those of its parameters for {DRIVER}")
-        return ask, said
+        return ask, parameters
     return None
 
 
@@ -276,8 +274,8 @@ def allocation(made: Mapping[str, Any], choice: PciAllocation) -> Object:
 
 
 def share(made: Mapping[str, Any], given: Mapping[str, Any]) -> Object | None:
-    """What the machine of a claim takes of the host itself, as it is booked; None for one without NUMA cells of its own, and
-    for a claim that is no flavor's."""
+    """The resources of the host that the VM of a claim takes, as booked; None without NUMA cells of its own, and for a claim
+    without a flavor."""
     ask = read(made)
     where = pod_claims.cells_of({"status": {"allocation": given}})
     if ask is None or not where:

@@ -1,4 +1,4 @@
-"""Hosts as a machine with PCI aliases sees them: what they publish and what their pages say, put together as values."""
+"""HostState: a host for the PCI allocator, from its published devices and its page. Pure."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class AssignedPciDevice:
 
 @dataclass(frozen=True, slots=True)
 class PciAllocation:
-    """What a machine gets on a host."""
+    """What a VM gets on a host."""
 
     host: str
     given: tuple[AssignedPciDevice, ...] = ()
@@ -142,10 +142,10 @@ class PublishedHost:
 
     def at(self, page: Page) -> HostState:
         """The host at the moment of a page."""
-        home = {device: provider.name for provider in self.tree for device in provider.devices}
+        provider_of = {device: provider.name for provider in self.tree for device in provider.devices}
         unavailable = {record.device: rejection.out_of_service(state, record)
                        for state in reversed(OUT_OF_SERVICE_STATES) for record in page.records(state)}
-        found = [_device(device, home) for device in self.devices]
+        found = [_device(device, provider_of) for device in self.devices]
         devices = [device for device in found if device is not None]
         left = {name: dict(amounts) for name, amounts in self.counters.items()}
         for device in devices:
@@ -172,20 +172,20 @@ class PublishedHost:
             tuple(cell.without(taken, used[cell.id]) for cell in self.cells), left)
 
 
-def _device(device: PublishedDevice, home: Mapping[str, str]) -> PciDevice | None:
+def _device(device: PublishedDevice, provider_of: Mapping[str, str]) -> PciDevice | None:
     """A published PCI function; None for what is none (a mediated device)."""
     raw = device.raw
-    said: dict[str, Any] = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
-    if said.get("kind") not in set(FunctionKind) or not isinstance(said.get(PCI_BUS_ID), str):
+    attributes: dict[str, Any] = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
+    if attributes.get("kind") not in set(FunctionKind) or not isinstance(attributes.get(PCI_BUS_ID), str):
         return None
     tainted = [taint for taint in device.taints if taint.get("effect") in KEEPS_AWAY
                and taint["key"] not in RECORDED_ON_PAGE]  # the page records these, and sooner
     takes = {entry["counterSet"]: {name: str(each["value"]) for name, each in entry["counters"].items()}
              for entry in raw.get("consumesCounters") or ()}
     return PciDevice(
-        device.id, said[PCI_BUS_ID], FunctionKind(said["kind"]), said.get("vendor") or "",
-        said.get("product") or "", home.get(raw["name"], ""), said.get(f"{slices.STANDARD}/numaNode"),
-        said.get("liveMigratable"), bool(said.get("remoteManaged")),
+        device.id, attributes[PCI_BUS_ID], FunctionKind(attributes["kind"]), attributes.get("vendor") or "",
+        attributes.get("product") or "", provider_of.get(raw["name"], ""), attributes.get(f"{slices.STANDARD}/numaNode"),
+        attributes.get("liveMigratable"), bool(attributes.get("remoteManaged")),
         Rejection.of(RejectionCode.TAINTED, device.id, taint=", ".join(map(taints.text, tainted))) if tainted else None, takes)
 
 

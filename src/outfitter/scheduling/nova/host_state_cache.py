@@ -1,4 +1,4 @@
-"""What hosts offer to machines with flavors, kept up to date by events, and what such a machine gets on one of them.
+"""Host states, kept up to date by events, and what a VM with a flavor gets on a host.
 
 A host's state is a view of its NodeDevices, provider tree, inventory and page. Whether its node takes new pods is decided
 elsewhere."""

@@ -1,4 +1,4 @@
-"""Which host, which of its cells and which of its devices a machine gets, or why none. Values in, a choice or a refusal out.
+"""Chooses the host cells and devices of a VM with a flavor, or explains why there are none. Pure.
 
 On a host the devices are limited first to what may be had at all (class, traits, ids, kind, it is free, it is not kept
 back), then by the NUMA policy; so a far device with the right trait is not lost to a near one without it. All ways to choose
@@ -130,13 +130,14 @@ class _Chooser:
                 kinds[self._home(device), who, device.numa].append(device)
         self.kinds = kinds
         free: dict[str, int] = defaultdict(int)
-        for (home, _, _), devices in kinds.items():
-            free[home] += len(devices)
-        rooms = {home: min(count, host.room(home)) if home in host.rows else count for home, count in free.items()}
+        for (provider, _, _), devices in kinds.items():
+            free[provider] += len(devices)
+        rooms = {provider: min(count, host.room(provider)) if provider in host.rows else count
+                 for provider, count in free.items()}
         # Whole providers are left to others where possible; with isolate those with most room first, so that the last ones
         # of several are not all on one.
-        self.homes = sorted(rooms, key=lambda home: -rooms[home]) if self.isolate else list(rooms)
-        self.rooms = {home: min(rooms[home], 1) if self.isolate else rooms[home] for home in self.homes}
+        self.providers = sorted(rooms, key=lambda provider: -rooms[provider]) if self.isolate else list(rooms)
+        self.rooms = {provider: min(rooms[provider], 1) if self.isolate else rooms[provider] for provider in self.providers}
 
     def _home(self, device: PciDevice) -> str:
         """Its provider, or itself where providers do not count."""
@@ -144,20 +145,20 @@ class _Chooser:
 
     def solve(self, seat: Seat | None, without: frozenset[DeviceId] = frozenset()) -> _Solution | None:
         """The best choice for a guest on these cells."""
-        place = {home: number for number, home in enumerate(self.homes)}
+        place = {provider: number for number, provider in enumerate(self.providers)}
         bins, members = [], []
-        for (home, who, cell), devices in self.kinds.items():
+        for (provider, who, cell), devices in self.kinds.items():
             left = [device for device in devices if device.id not in without] if without else devices
             costs = {number: tier for number in sorted(who)
                      if (tier := 0 if seat is None else seat.tier(self.requests[number].numa_policy, cell)) is not None}
             if left and costs:
-                bins.append(min_cost_flow.Bin(place[home], len(left), costs))
+                bins.append(min_cost_flow.Bin(place[provider], len(left), costs))
                 members.append(left)
         counts = [request.count for request in self.requests]
         for number, count in enumerate(counts):  # most seats are refused here, where it costs little
             if sum(each.size for each in bins if number in each.costs) < count:
                 return None
-        amounts, total, cost = min_cost_flow.assign(counts, bins, [self.rooms[home] for home in self.homes])
+        amounts, total, cost = min_cost_flow.assign(counts, bins, [self.rooms[provider] for provider in self.providers])
         if total < sum(counts):
             return None
         given = tuple(self._devices(amounts, members))
@@ -234,7 +235,7 @@ class _Chooser:
         return PciRejection(Rejection.of(
             RejectionCode.TOO_FEW_TOGETHER, wanted=sum(request.count for request in self.requests),
             aliases=tuple(f"{request.alias}:{request.count}" for request in self.requests), isolate=self.isolate,
-            rooms={home: self.rooms[home] for home in self.homes}))
+            rooms={provider: self.rooms[provider] for provider in self.providers}))
 
     def _no_seat(self, tried: int) -> PciRejection:
         host, guest = self.host, self.ask.guest

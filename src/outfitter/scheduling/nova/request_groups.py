@@ -66,7 +66,7 @@ def of(request: AliasRequest) -> list[RequestGroup]:
 
 
 def query(ask: FlavorRequest, *, own_groups: int = 0) -> Query:
-    """Everything that is asked for a machine. `own_groups`: suffixed groups that the flavor itself writes beside its devices;
+    """All request groups of a VM. `own_groups`: suffixed groups that the flavor itself writes beside its devices;
     who writes two of them has to say the policy."""
     groups = tuple(group for request in ask.requests for group in of(request))
     policy = ask.group_policy
@@ -77,7 +77,7 @@ def query(ask: FlavorRequest, *, own_groups: int = 0) -> Query:
 
 
 def host_resources(ask: FlavorRequest) -> dict[str, int]:
-    """What a machine takes of the host itself."""
+    """The resources that a VM takes of the host itself."""
     guest = ask.guest
     own = {"PCPU" if guest.pinned else "VCPU": guest.vcpus, "MEMORY_MB": guest.memory_mb, "DISK_GB": guest.disk_gb}
     return {name: amount for name, amount in own.items() if amount}
