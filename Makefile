@@ -28,10 +28,10 @@ venv: .venv/installed ## the virtual environment with the locked dependencies
 up: venv ## run the product here (DATA=folder, UP="--simulate 4x8")
 	@exec $(BIN)/outfit up --data $(DATA) $(UP)
 
-demo: venv ## the whole story on simulated hosts, unattended
+demo: venv ## a tour on simulated hosts, unattended
 	@$(BIN)/python scripts/demo.py
 
-pictures: venv ## draw the pictures of README.md anew from what the product prints
+pictures: venv ## redraw the pictures of README.md from what the product prints
 	@$(BIN)/python scripts/pictures.py
 
 check: venv ## ruff, mypy --strict, import-linter
@@ -39,13 +39,13 @@ check: venv ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-golden: venv ## write the golden files of the renderers anew (read the diff)
+golden: venv ## rewrite the golden files of the renderers (read the diff)
 	@OUTFITTER_GOLDEN=1 $(BIN)/pytest -q tests/api/test_rejection_text.py tests/scheduling/explain tests/cli/test_why.py -k words
 
 test: check ## the checks, then every test that needs nothing else
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not (long or parts or kubectl or cluster or libvirt)" $(PYTEST)
 
-test-parts: venv ## the tests that use kubectl, virtctl, strace, lspci or QEMU where they are found (make test leaves them out)
+test-parts: venv ## the tests that use kubectl, virtctl, strace, lspci or QEMU where they are found (not part of make test)
 	@$(BIN)/pytest -n 2 --dist loadfile -m "(parts or kubectl) and not (long or cluster or libvirt)" $(PYTEST)
 
 test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASSETS, or built by make kube-assets)
@@ -81,10 +81,10 @@ bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver
 	@$(BIN)/python -m bench.store
 	@$(BIN)/python -m bench.inventory
 	@$(BIN)/python -m bench.allocate
-	@$(BIN)/python -m bench.machines
+	@$(BIN)/python -m bench.vms
 	@$(BIN)/python -m bench.servers
 
-lock: venv ## compute requirements.lock anew from pyproject.toml
+lock: venv ## recompute requirements.lock from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml \
 		--no-header --no-annotate --no-emit-index-url -o requirements.lock

@@ -1,5 +1,5 @@
 """A made-up cluster that other allocators were measured with too: nodes of eight GPUs, and claims of three kinds, one after the
-other, until half of the devices are taken. Whoever takes the first device that fits ends with the same checksum."""
+other, until half of the devices are taken. Every first-fit allocator ends with the same checksum."""
 
 from __future__ import annotations
 

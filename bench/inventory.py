@@ -20,13 +20,13 @@ LISTED = "device_spec: [{product_id: '1889', traits: bench}]\nreport_in_placemen
 
 
 async def measure(shorthand: str, words: str, settings: config.Config) -> None:
-    played = hosts_file.parse_shorthand(shorthand).hosts
+    simulated = hosts_file.parse_shorthand(shorthand).hosts
     start = time.perf_counter()
-    functions = sum(len(scan.scan(host.tree()).devices) for host in played)
+    functions = sum(len(scan.scan(host.tree()).devices) for host in simulated)
     print(f"{shorthand} ({words}): {functions} functions scanned in {time.perf_counter() - start:.2f} s", flush=True)
     with tempfile.TemporaryDirectory(prefix="outfitter-bench-") as folder:
         for what in ("first start", "start again"):
-            hosts = app.simulated_hosts(played, config=settings)
+            hosts = app.simulated_hosts(simulated, config=settings)
             start = time.perf_counter()
             async with app.embedded(data=Path(folder), hosts=hosts) as product:
                 took, revision = time.perf_counter() - start, product.store.revision

@@ -101,7 +101,7 @@ class Demo:
         return done.stdout
 
 
-def story(demo: Demo) -> None:
+def scenario(demo: Demo) -> None:
     tell("Outfitter runs as one process. This one simulates a host whose network card has a single virtual function (VF).")
     demo.up()
     show_command(["export", f"KUBECONFIG={demo.env['KUBECONFIG']}"])
@@ -161,7 +161,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="outfitter-demo-") as folder:
         demo = Demo(Path(folder))
         try:
-            story(demo)
+            scenario(demo)
         except (Failed, subprocess.TimeoutExpired) as error:
             print(f"\nThe demo failed: {error}", file=sys.stderr)
             return 1

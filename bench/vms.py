@@ -1,8 +1,8 @@
-"""From machines to running machines, in one process: each asks for one virtual function by a template claim. How many run in a
-second, how long each took from its own creation, and what was written for it. State and played machines are kept on the disk as
+"""VMs to running, in one process: each asks for one VF by a template claim. How many start in a
+second, how long each took from its own creation, and what was written for it. State and simulated VMs are kept on the disk as
 `outfit up` keeps them, and once in memory to see what the disk costs.
 
-    python -m bench.machines [HOSTSxVFS MACHINES [PER_SECOND]]
+    python -m bench.vms [HOSTSxVFS VMS [PER_SECOND]]
 
 Without PER_SECOND they are created as fast as several clients can, which is a burst; with it they come one by one. Beside it
 stands what Kubernetes does of the same: its scheduler binds pods that have a claim each to nodes with eight devices each, and
@@ -31,7 +31,7 @@ SPEC = {"domain": {"devices": {"hostDevices": [{"name": "nic0", "claimName": "ne
         "resourceClaims": [{"name": "net", "resourceClaimTemplateName": "one"}]}
 RUNS: tuple[tuple[str, int, float], ...] = (("50x8", 200, 0), ("500x8", 1000, 0), ("500x8", 100, 10))
 IN_MEMORY = ("500x8", 1000)
-CLIENTS = 32  # that create machines at the same time in a burst
+CLIENTS = 32  # that create VMs at the same time in a burst
 REFERENCE = """Kubernetes v1.37.0-rc.1 (etcd, API server, controller manager and scheduler on two shared cores, 500 nodes of
 eight devices, client limits raised): 1,000 pods at once with a template claim each, 20-27 bound/s, 41-49 ms of CPU and 8
 requests each; 10 pods/s, from created to bound p50 59 ms, p99 234 ms. Measured on another day: compare by the CPU time of
@@ -39,7 +39,7 @@ requests each; 10 pods/s, from created to bound p50 59 ms, p99 234 ms. Measured 
 started."""
 
 
-async def measure(shorthand: str, machines: int, per_second: float = 0, *, data: Path | None = None) -> None:
+async def measure(shorthand: str, vms: int, per_second: float = 0, *, data: Path | None = None) -> None:
     hosts = app.simulated_hosts(hosts_file.parse_shorthand(shorthand).hosts, data)
     async with app.embedded(data=data, hosts=hosts) as product:
         store = product.store
@@ -59,7 +59,7 @@ async def measure(shorthand: str, machines: int, per_second: float = 0, *, data:
                 name = event.object["metadata"]["name"]
                 if name not in took and (event.object.get("status") or {}).get("phase") == "Running":
                     took[name] = time.perf_counter() - made[name]
-                    if len(took) == machines:
+                    if len(took) == vms:
                         return
 
         async def client(names: Iterator[str]) -> None:
@@ -70,18 +70,18 @@ async def measure(shorthand: str, machines: int, per_second: float = 0, *, data:
                 await store.create(kinds.VMI, {"metadata": {"name": name, "namespace": "default"}, "spec": SPEC})
 
         looking = asyncio.ensure_future(look())
-        names = (f"vm-{number}" for number in range(machines))
+        names = (f"vm-{number}" for number in range(vms))
         await asyncio.gather(*(client(names) for _ in range(1 if per_second else CLIENTS)))
         await looking
         total, used = time.perf_counter() - start, time.process_time() - cpu
         await product.settle()
         for task in counting:
             task.cancel()
-        how = f"{per_second:g} a second" if per_second else f"{machines / total:.0f}/s"
+        how = f"{per_second:g} a second" if per_second else f"{vms / total:.0f}/s"
         where = "in memory" if data is None else "on disk"
-        print(f"{shorthand}, {where}: {machines} machines run in {total:.2f} s ({how}, {used:.2f} s of CPU); from created to "
-              f"running {_spread(list(took.values()))}\n  {sum(written.values()) / machines:.1f} writes each: "
-              + ", ".join(f"{kind} {count / machines:.1f}" for kind, count in written.most_common()), flush=True)
+        print(f"{shorthand}, {where}: {vms} VMs run in {total:.2f} s ({how}, {used:.2f} s of CPU); from created to "
+              f"running {_spread(list(took.values()))}\n  {sum(written.values()) / vms:.1f} writes each: "
+              + ", ".join(f"{kind} {count / vms:.1f}" for kind, count in written.most_common()), flush=True)
 
 
 async def _count(watcher: Watcher, written: Counter[str]) -> None:
