@@ -152,9 +152,9 @@ class Product:
                  context: ControllerContext, *, workers: int = 4) -> None:
         self.store, self.context = store, context
         self.hosts = [host.fresh() for host in hosts]
-        self.host_audit = HostAudit(store, self.hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
-                             slices=context.informer(kinds.RESOURCE_SLICE))
         self.preparation = ClaimPreparation(store, self.hosts, clock=context.clock)
+        self.host_audit = HostAudit(store, self.hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
+                             slices=context.informer(kinds.RESOURCE_SLICE), begin=self.preparation.begin)
         self.agent = _agent(context, self.hosts, self.preparation)
         self.runner = ControllerManager(context, [*controllers, self.host_audit, self.agent], workers=workers)
         self.metrics = Metrics(self.runner, context)

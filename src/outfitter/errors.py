@@ -31,9 +31,9 @@ OutfitterError           500  InternalError          outfitter.error
 └─ StartupRefused        500  InternalError          outfitter.startup.refused     the process must not start, or must end
    └─ NoKubeconfig       500  InternalError          outfitter.no_kubeconfig       no kubeconfig at any of the usual places
 
-What a caller does with these: NotReady, report why and retry; StartFailed, fail the VM; StartupRefused, end the process;
-CommandFailed, print it and exit 1. HypervisorError depends on the call: a start fails the VM, a stop is retried, a pause or
-reset is reported as not done."""
+What a caller does with these: NotReady, report why and retry; StartFailed, fail the VM; StartupRefused, end the process, or
+refuse the one host of several that it is about; CommandFailed, print it and exit 1. HypervisorError depends on the call: a
+start fails the VM, a stop is retried, a pause or reset is reported as not done."""
 
 from __future__ import annotations
 

@@ -116,9 +116,10 @@ def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> 
     hosts, server = product.hosts, product.server
     names = ", ".join(host.name for host in hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
     own = "" if shutil.which("outfit") else f"  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"
+    refused = "".join(f"\n  refused     {host.refusal.message}" for host in hosts if host.refusal is not None)
     return f"""outfitter {outfitter.__version__} is up
   API server  {server.url if server else "none"}
-  hosts       {names} ({why})
+  hosts       {names} ({why}){refused}
   devices     {product.offered} offered{_why_none(product)}
   data        {data}
 

@@ -435,7 +435,8 @@ def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
                     "runStrategy": "Always", "template": {"spec": {
                         "domain": {"memory": {"guest": "64Mi"}},
                         "nodeSelector": {"kubernetes.io/hostname": f"node-{number}"}}}}} for number in (0, 1))))
-        until(lambda: up.ok("get", "vmi").count("Running") == 4, "all run")
+        vmis = ("far0", "far1", "vm0", "vm1")
+        until(lambda: {up.phase(name) for name in vmis} == {"Running"}, "all run")
         up.kill()
     with Up(tmp_path / "data", simulate="1x1") as up:
         host = "node-1, which is not ready: this host is not among those that outfitter was started with"

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from outfitter import app
-from outfitter.api import kinds, write_request
+from outfitter.api import conditions, kinds, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
@@ -66,8 +66,18 @@ async def test_a_refused_host_leaves_everything_as_it_was(bench: Bench, spec: st
     await bench.start(good)
     before = await everything(bench.store)
     with pytest.raises((StartupRefused, Invalid), match=why):
-        await bench.start(*others, host(NIC % 3, spec))
-    assert await everything(bench.store) == before, "not even the host that would have been fine was written"
+        await bench.start(host(NIC % 3, spec))
+    assert await everything(bench.store) == before
+    refused = host(NIC % 3, spec)
+    assert await bench.start(*others, refused) == 4, "the other hosts are published"
+    node = before.pop("nodes/a")
+    after = await everything(bench.store)
+    assert {name: after[name] for name in before} == before
+    assert refused.refusal is not None
+    assert why in refused.refusal.message
+    ready = conditions.find(after["nodes/a"], "Ready") or {}
+    assert (ready["status"], ready["reason"], ready["message"]) == ("False", "StartRefused", refused.refusal.message)
+    assert {**after["nodes/a"]["status"], "conditions": []} == {**node["status"], "conditions": []}
 
 
 @pytest.mark.parametrize("simulated", [True, False])

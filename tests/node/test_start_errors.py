@@ -98,7 +98,7 @@ async def test_a_vm_waits_with_a_reason_while_its_devices_are_not_ready(monkeypa
 
 
 async def test_a_host_whose_checkpoint_is_damaged_keeps_the_process_from_starting(tmp_path: Path) -> None:
-    hosts = hosts_of("node", 2)
+    hosts = hosts_of("node", 1, count=2)
     for host in hosts:
         assert host.env is not None
         host.env.state.write("checkpoint.json", "{")

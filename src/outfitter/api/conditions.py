@@ -9,6 +9,7 @@ from typing import Any
 from outfitter.api.kinds import Object
 
 UNRELEASED = "DevicesUnreleased"  # of a pod that has ended and still holds devices: the message says why
+START_REFUSED = "StartRefused"  # reason of a Node's Ready: its host must not start with its configuration; the message says why
 GATES_IN_USE = "DisabledGatesInUse"  # of the KubeVirt object
 
 
@@ -55,10 +56,11 @@ def is_true(obj: Mapping[str, Any], type_: str) -> bool:
 
 
 def not_ready_reason(node: Mapping[str, Any] | None) -> str:
-    """Why a node is not ready, as a clause that follows its name; "" if it is ready."""
+    """Why a node's VMs are not served, as a clause that follows its name; "" if they are: it is ready, or was refused at start
+    and only takes no new ones."""
     if node is None:
         return "which no longer exists: its VMs end within a minute"
     ready = find(node, "Ready")
-    if ready is None or ready.get("status") == "True":
+    if ready is None or ready.get("status") == "True" or ready.get("reason") == START_REFUSED:
         return ""
     return f"which is not ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"

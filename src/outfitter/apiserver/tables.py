@@ -135,8 +135,12 @@ def pod_gates(obj: Object, now: datetime) -> Cell:
 
 
 def node_status(obj: Object, now: datetime) -> Cell:
+    """With the reason of a host that was refused at start, which a kubelet's node never has."""
     word = {"True": "Ready", "False": "NotReady"}.get(str(condition("Ready")(obj, now)), "Unknown")
-    return f"{word},SchedulingDisabled" if dig(obj, "spec.unschedulable") else word
+    refused = any(each.get("type") == "Ready" and each.get("reason") == conditions.START_REFUSED
+                  for each in items(obj, "status.conditions"))
+    return ",".join([word, *([conditions.START_REFUSED] if refused else []),
+                     *(["SchedulingDisabled"] if dig(obj, "spec.unschedulable") else [])])
 
 
 def node_roles(obj: Object, now: datetime) -> Cell:

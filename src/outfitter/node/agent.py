@@ -189,7 +189,8 @@ class Agent:
             instance = None  # another VMI of the same name, or one that runs in another pod
         if instance is not None and pod["status"].get("phase") == "Running" and _runs(instance):
             return await self._sync_running(host, pod, instance)
-        if missing := await self._missing_devices(host, pod):
+        starts = instance is not None or pod["status"].get("phase") != "Running"
+        if missing := (_host_refused(host) if starts else None) or await self._missing_devices(host, pod):
             if missing.final:
                 await self._report.pod_rejected(pod, missing.rejection, status_reporter.SYNC_FAILED)
                 return None  # its end releases the devices
@@ -419,6 +420,13 @@ class Agent:
 
     def _claims_in_use(self, pods: Iterable[Object]) -> set[tuple[str, str]]:
         return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in pod_claims.claim_names(pod) if name}
+
+
+def _host_refused(host: AgentHost) -> Unprepared | None:
+    """Why a host that was refused at start starts nothing."""
+    if host.refusal is None:
+        return None
+    return Unprepared(Rejection.of(RejectionCode.NODE_NOT_READY, message=host.refusal.message), host_failed=True)
 
 
 def _runs(instance: Object) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Hypervisor
+from outfitter.errors import OutfitterError
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation.driver_profile import DriverProfile
@@ -36,6 +37,7 @@ class AgentHost:
     single_use: frozenset[str] = field(init=False, default=frozenset())  # devices that must be cleaned after use
     devices: Mapping[str, PassthroughDevice] = field(init=False, default_factory=dict)  # name -> how it is prepared
     provisioning_warnings: tuple[str, ...] = field(init=False, default=())  # VFs and mediated devices that could not be created
+    refusal: OutfitterError | None = field(init=False, default=None)  # why it did not start: it ends VMs and starts none
 
     def device(self, name: str) -> DeviceId:
         return DeviceId(self.driver, self.name, name)

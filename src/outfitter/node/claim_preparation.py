@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims
 from outfitter.api.rejection import RejectionCode, carrying
-from outfitter.errors import NotReady, StartupRefused
+from outfitter.errors import HypervisorError, NotReady, StartupRefused
 from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
 from outfitter.node import launcher_env
@@ -33,24 +33,26 @@ class ClaimPreparation:
         self._prepared: dict[tuple[str, str], PreparedClaim] = {}  # host and claim -> what this process prepared
 
     async def start(self) -> None:
-        """Before a host is audited: finish what a crash left, and create the VFs and mediated devices that the settings ask
-        for. StartupRefused names every host that must not start."""
-        refusals: list[str] = []
+        """Before hosts are audited: `begin` each. A host that must not start has the reason in its `refusal`."""
         for host in self._hosts:
-            if host.env is None:
-                continue
-            try:
-                await host.env.open()
-            except (StartupRefused, NotReady) as error:
-                refusals.append(f"host {host.name} does not start: {error.message}")
-        if refusals:
-            raise StartupRefused("\n".join(refusals), refusals)
-        for host in self._hosts:
-            if host.env is not None:
-                async with host.lock:
-                    await _remove_empty_cdi_specs(host.name, host.env)
-                    await self.unprepare_leftovers(host)
-                    await self._provision(host, host.env)
+            async with host.lock:
+                try:
+                    await self.begin(host)
+                except StartupRefused as error:
+                    host.refusal = error
+
+    async def begin(self, host: AgentHost) -> None:
+        """Finish what a crash left, and create the VFs and mediated devices that the settings ask for. StartupRefused: the host
+        must not start."""
+        if (env := host.env) is None:
+            return
+        try:
+            await env.open()
+            await _remove_empty_cdi_specs(host.name, env)
+            await self.unprepare_leftovers(host)
+            await self._provision(host, env)
+        except (NotReady, HypervisorError) as error:
+            raise StartupRefused(f"host {host.name} does not start: {error.message}", [error.message]) from error
 
     async def prepare(self, host: AgentHost, claim: Object, results: Sequence[Mapping[str, object]]) -> PreparedClaim | None:
         """Prepare what is allocated to the claim here, which is recorded on the page as prepared. NotReady: why it cannot be.
@@ -166,8 +168,8 @@ class ClaimPreparation:
 
         try:
             host.provisioning_warnings = tuple(await env.run(lambda: list(work())))
-        except (OSError, NotReady) as error:
-            raise StartupRefused(f"host {host.name} does not start: {error}", [str(error)]) from error
+        except OSError as error:
+            raise NotReady(str(error)) from error
 
 
 async def _remove_empty_cdi_specs(name: str, env: HostEnv) -> None:

@@ -1,15 +1,17 @@
 """Audits hosts: compares what a host has with its page and with what its VMs hold, heals the page and has the result published.
 
-At start every host is read before anything is written: a configuration that must not start leaves everything as it was. Later
-the same finding is a warning, and the host goes on as it is. A host is audited again when its page or its slices were changed
-by others, and a real one from time to time."""
+At start every host is read before anything is written. A host that must not start with its configuration is refused: what it
+published stays, its Node is not ready and says why, its VMs can be stopped and none starts; it starts at the first audit that
+finds nothing wrong. With the only host refused, the process must not start. Later the same finding is a warning, and the host
+goes on as it is. A host is audited again when its page or its slices were changed by others, and a real or refused one from
+time to time."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from outfitter.api import kinds, providers
@@ -62,8 +64,9 @@ class HostAudit:
     name = "host_audit"
 
     def __init__(self, store: Store, hosts: Sequence[AgentHost], *, clock: Clock, pages: Informer[Object],
-                 slices: Informer[Object] | None = None) -> None:
-        self._store, self._clock = store, clock
+                 slices: Informer[Object] | None = None, begin: Callable[[AgentHost], Awaitable[None]] | None = None) -> None:
+        """`begin`: what a host does before its first audit, and again when it was refused."""
+        self._store, self._clock, self._begin = store, clock, begin
         self._publisher = SlicePublisher(store)
         self.hosts = {host.name: host for host in hosts}
         self.queue = WorkQueue(clock)
@@ -76,55 +79,67 @@ class HostAudit:
     # -- when
 
     async def start(self) -> int:
-        """Audit all hosts, or write nothing: how many devices they offer. StartupRefused names every host that must not start,
-        and why."""
+        """Audit all hosts: how many devices they offer. StartupRefused, with nothing written, when the only host must not start
+        or none may and none holds a device: names every host, and why."""
         stored = await self._publisher.read(self.hosts.values())
         results: dict[str, AuditResult] = {}
-        refusals: list[OutfitterError] = []
         for host in self.hosts.values():
-            if host.settings.device_spec is None and stored[host.name].tree is None:
-                continue  # nothing is configured that could be wrong
+            if host.refusal is not None or (host.settings.device_spec is None and stored[host.name].tree is None):
+                continue  # it was refused before, or nothing is configured that could be wrong
             try:
                 results[host.name] = await self._compare(host, stored[host.name])
-            except StartupRefused as error:
-                refusals.append(error)
-            except HypervisorError as error:
-                refusals.append(StartupRefused(f"host {host.name} does not start: {error.message}", [error.message]))
-            except Invalid as error:
-                refusals.append(Invalid(f"host {host.name} does not start: {error.message}", error.causes))
+            except (StartupRefused, HypervisorError, Invalid) as error:
+                host.refusal = _refusal(host, error)
             await asyncio.sleep(0)
-        if len(refusals) == 1:
-            raise refusals[0]
-        if refusals:
-            messages = [error.message for error in refusals]
-            raise StartupRefused("\n".join(messages), messages)
+        refused = [host for host in self.hosts.values() if host.refusal is not None]
+        serves = any(stored[host.name].page.bookings for host in refused)
+        if refused and len(refused) == len(self.hosts) and (len(refused) == 1 or not serves):
+            raise _refused_start(refused)
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def write(host: AgentHost) -> int:
             async with turns:
                 have = stored.pop(host.name)
+                if host.refusal is not None:
+                    await self._refuse(host, host.refusal)
+                    return 0
                 result = results.pop(host.name, None) or await self._compare(host, have)
                 await self._write(host, have, result)
                 return len(result.devices.offered)
 
         offered = sum(await asyncio.gather(*(write(host) for host in self.hosts.values())))
         for host in self.hosts.values():
-            if not host.simulated:  # the tree of a simulated host is changed by this process alone
-                self.queue.add_after(host.name, host.settings.audit_every.total_seconds())
+            if (later := _audited_after(host)) is not None:
+                self.queue.add_after(host.name, later)
         self.queue.add_after(EXPIRE, EXPIRE_EVERY)
         return offered
 
     async def audit(self, name: str) -> None:
-        """Audit one host again. What would refuse a start is logged, and everything stays as it is."""
+        """Audit one host again. What would refuse a start is logged, and everything stays as it is. A refused host for which
+        nothing is wrong any more starts."""
         host = self.hosts[name]
         async with host.lock:
             stored = (await self._publisher.read(self.hosts.values(), name))[name]
             try:
+                if host.refusal is not None and self._begin is not None:
+                    await self._begin(host)
                 result = await self._compare(host, stored)
             except (StartupRefused, HypervisorError, Invalid) as error:
-                self._warn(host, [error.message])
+                if host.refusal is None:
+                    self._warn(host, [error.message])
+                else:
+                    await self._refuse(host, _refusal(host, error))
                 return
+            if host.refusal is not None:
+                host.refusal = None
+                log.warning("%s: starts now; what kept it from starting is gone", name)
             await self._write(host, stored, result)
+
+    async def _refuse(self, host: AgentHost, why: OutfitterError) -> None:
+        """The host is not ready, and says why."""
+        host.refusal = why
+        self._warn(host, [why.message])
+        await node_status.refuse(self._store, host, why.message, self._now())
 
     async def reconcile(self, key: str) -> float | None:
         if key == EXPIRE:
@@ -134,16 +149,17 @@ class HostAudit:
                 await history.expire(self._store, self._now(), keep, host=alone)
             return EXPIRE_EVERY
         await self.audit(key)
-        host = self.hosts[key]
-        return None if host.simulated else host.settings.audit_every.total_seconds()
+        return _audited_after(self.hosts[key])
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         """A device was reserved, quarantined or cleaned, one that only stays until it is free was released, or what is used of
-        its provider changed, on which the provider's total depends."""
+        its provider changed, on which the provider's total depends; or a device of a refused host was released."""
         name = (new or old or {})["metadata"]["name"]
-        if name in self.hosts and _out_of_service(old) != _out_of_service(new):
+        if name not in self.hosts:
+            return
+        if _out_of_service(old) != _out_of_service(new):
             self.queue.add(name)
-        elif name in self.hosts and self._kept_changed(name, old, new):
+        elif self._kept_changed(name, old, new) or (self.hosts[name].refusal is not None and _booked(old) != _booked(new)):
             self.queue.add_after(name, RELEASED_AFTER)
 
     def _slice_changed(self, old: Object | None, new: Object | None) -> None:
@@ -272,6 +288,27 @@ def _read(host: AgentHost) -> tuple[Scan, tuple[HostCell, ...], tuple[str, ...]]
     tree = host.tree()
     cells = numa_cells.scan(tree, host.settings.cpu_dedicated_set)
     return driver_profile.renamed(scan.scan(tree), host.driver_profiles), cells, tuple(networks.bridges(tree))
+
+
+def _refusal(host: AgentHost, error: OutfitterError) -> OutfitterError:
+    """Why a host must not start, with its name."""
+    if isinstance(error, StartupRefused):
+        return error
+    message = f"host {host.name} does not start: {error.message}"
+    return Invalid(message, error.causes) if isinstance(error, Invalid) else StartupRefused(message, [error.message])
+
+
+def _refused_start(hosts: Sequence[AgentHost]) -> OutfitterError:
+    """The refusals of all these hosts as one error."""
+    refusals = [host.refusal for host in hosts if host.refusal is not None]
+    messages = [refusal.message for refusal in refusals]
+    return refusals[0] if len(refusals) == 1 else StartupRefused("\n".join(messages), messages)
+
+
+def _audited_after(host: AgentHost) -> float | None:
+    """Seconds until a host is audited again; None: only when something changes. The tree of a simulated host is changed by this
+    process alone."""
+    return None if host.simulated and host.refusal is None else host.settings.audit_every.total_seconds()
 
 
 def _out_of_service(page: Object | None) -> list[list[Object]]:

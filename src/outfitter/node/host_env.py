@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
-from outfitter.errors import NotReady
+from outfitter.errors import NotReady, StartupRefused
 from outfitter.node.atomic_files import Files, MemoryFiles
 from outfitter.node.devices.checkpoint import Checkpoint
 from outfitter.node.devices.device_holders import DeviceHolder, device_holders
@@ -46,11 +46,14 @@ class HostEnv:
 
     @functools.cached_property
     def checkpoint(self) -> Checkpoint:
-        """StartupRefused: it cannot be read."""
-        return Checkpoint(self.state, self.host)
+        """NotReady: it cannot be read; it is read again at the next call."""
+        try:
+            return Checkpoint(self.state, self.host)
+        except StartupRefused as error:
+            raise NotReady(error.message) from error
 
     async def open(self) -> None:
-        """StartupRefused: the checkpoint cannot be read."""
+        """NotReady: the checkpoint cannot be read."""
         def first() -> None:
             self.state.tidy()
             _ = self.checkpoint

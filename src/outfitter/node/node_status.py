@@ -1,4 +1,6 @@
-"""A host's Node object: capacity, labels, readiness. Writes only what changed, and keeps what others write."""
+"""A host's Node object: capacity, labels, readiness. Writes only what changed, and keeps what others write.
+
+A host that was refused at start is not ready, with the reason, and keeps the capacity that it published."""
 
 from __future__ import annotations
 
@@ -21,6 +23,16 @@ _RESOURCE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # an i
 
 
 async def node(store: Store, host: AgentHost, bridges: Sequence[str], now: str) -> Object:
+    """The Node of a host that is served."""
+    return await _written(store, host, bridges, READY, now)
+
+
+async def refuse(store: Store, host: AgentHost, why: str, now: str) -> Object:
+    """The Node of a host that must not start: new pods are kept away, and those that it has stay."""
+    return await _written(store, host, (), Condition("Ready", False, conditions.START_REFUSED, why), now)
+
+
+async def _written(store: Store, host: AgentHost, bridges: Sequence[str], ready: Condition, now: str) -> Object:
     named = {f"{BRIDGE}{name}": UNLIMITED for name in bridges if _RESOURCE_NAME.fullmatch(name)}
     amounts = {**host.capacity, "pods": UNLIMITED, **named}
     wanted: Object = {"capacity": amounts, "allocatable": amounts,
@@ -32,29 +44,37 @@ async def node(store: Store, host: AgentHost, bridges: Sequence[str], now: str) 
         labels["outfitter.dev/simulated"] = "true"
     for _ in range(TRIES):
         try:
-            return await _updated(store, host.name, wanted, labels, now)
+            return await _updated(store, host.name, wanted, labels, ready, now)
         except Conflict:
             continue  # others write to nodes as well: read it again
-    return await _updated(store, host.name, wanted, labels, now)
+    return await _updated(store, host.name, wanted, labels, ready, now)
 
 
-async def _updated(store: Store, name: str, wanted: Object, labels: Object, now: str) -> Object:
+async def _updated(  # noqa: PLR0917
+    store: Store, name: str, wanted: Object, labels: Object, ready: Condition, now: str
+) -> Object:
     """The Node after its update. Lists are written whole, so each write is at the revision that was read."""
     try:
         node = await store.get(kinds.NODE, name)
     except NotFound:
-        status = {**wanted, "conditions": conditions.with_condition((), READY, now)}
+        status = {**wanted, "conditions": conditions.with_condition((), ready, now)}
         try:
             node = await store.create(kinds.NODE, {"apiVersion": "v1", "kind": "Node", "status": status,
                                                    "metadata": {"name": name, "labels": labels}})
         except AlreadyExists:
             node = await store.get(kinds.NODE, name)
     have = node.get("status") or {}
+    if not ready.status:
+        told = conditions.with_condition(have.get("conditions"), ready, now)
+        if told != have.get("conditions"):
+            node = await store.patch(kinds.NODE, name, {"metadata": _at(node), "status": {"conditions": told}},
+                                     subresource="status")
+        return node
     if any(have.get(key) != value for key, value in wanted.items()) or not conditions.is_true(node, "Ready"):
         amounts = wanted["capacity"]
         gone = {key: None for key in have.get("capacity") or {} if key.startswith(BRIDGE) and key not in amounts}
         change = {**wanted, "capacity": {**amounts, **gone}, "allocatable": {**amounts, **gone},
-                  "conditions": conditions.with_condition(have.get("conditions"), READY, now)}
+                  "conditions": conditions.with_condition(have.get("conditions"), ready, now)}
         node = await store.patch(kinds.NODE, name, {"metadata": _at(node), "status": change}, subresource="status")
     taints = (node.get("spec") or {}).get("taints") or []
     left = [taint for taint in taints if taint.get("key") != NOT_READY]
