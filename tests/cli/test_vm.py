@@ -66,6 +66,9 @@ def test_vm_lifecycle_with_the_cli(say: Say) -> None:
     until(lambda: rows(say("vm", "list"))["blue"][0] == "Running", "the list shows it")
     said = say("describe", "vmi", "blue").out
     assert [word for word in ("Paused", "Unpaused", "Reset", "SoftRebooted") if f" {word} " not in said] == []
+    head, line = say("get", "vmi", "blue", "-o", "wide").out.splitlines()
+    assert line[head.index("LIVE-MIGRATABLE"):].split()[0] == "False"
+    assert "HostDeviceNotLiveMigratable" in said
     [device] = [line.split() for line in say("vm", "devices", "blue").out.splitlines()[1:]]
     assert device[0] == "nic0"
     assert device[-1] == "node-0"
@@ -76,7 +79,7 @@ def test_vm_lifecycle_with_the_cli(say: Say) -> None:
 
     say("apply", "-f", "-", stdin=vm("green", "Manual"))
     assert say("vm", "start", "green").out == "green starts\n"
-    until(lambda: "(outfit why)" in say("vm", "list").out, "green says in short that it waits")
+    until(lambda: "TooFewFree: " in say("vm", "list").out, "green says in short that it waits")
     assert max(map(len, say("vm", "list").out.splitlines())) < 160
     assert "vmi/blue" in say("why", "vm/green").out
     assert say("vm", "stop", "blue", "--wait").out.splitlines()[0] == "blue stops"
@@ -365,7 +368,7 @@ def test_wait_times_out_and_names_what_is_missing(up: Up, say: Say) -> None:
     assert error.startswith("error: second is not running after 0.5s: ")
     assert other.startswith("third is not running after 0.5s: ")
     assert "the request stays in place" in rest
-    until(lambda: say("vm", "list").out.count("(outfit why)") == 2, "they still wait, as they were asked to")
+    until(lambda: say("vm", "list").out.count("TooFewFree: ") == 2, "they still wait, as they were asked to")
     again = say("vm", "start", "second", "--wait", "--timeout", "0.5s", code=1).err
     assert re.match(r"error: second is not running after 0.5s: .*0/1 hosts are available", again)
     for name in ("second", "third"):
@@ -387,7 +390,7 @@ def test_one_that_has_ended_for_good_is_not_waited_for(up: Up, say: Say) -> None
     say("vm", "start", "first", "--wait")
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(up.outfit, "vm", "start", "second", "--wait", "--timeout", "0")
-        until(lambda: "(outfit why)" in say("vm", "list").out, "it waits for the device")
+        until(lambda: "TooFewFree: " in say("vm", "list").out, "it waits for the device")
         write(up, "second", {"status": {"phase": "Failed", "conditions": [
             {"type": "Ready", "status": "False", "reason": "DomainFailed", "message": "node-0: the lab says so"}]}}, "status")
         assert waits.result().stderr == "error: second has failed: node-0: the lab says so\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import kinds
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.errors import OutfitterError
@@ -135,3 +135,17 @@ def test_vmi_without_devices_is_written_seldom(lives: dict[str, list[Object]]) -
     assert [state["type"] for state in plain][0::len(plain) - 1] == ["ADDED", "DELETED"]
     assert len(plain) <= 9, [(state["type"], state.get("status")) for state in plain]
     assert not any((state.get("status") or {}).get("deviceStatus") for state in plain)
+
+
+MOVES = {"plain": "", "network-card": ""}  # of the others a device cannot move
+
+
+@pytest.mark.parametrize("name", ["plain", *WAYS])
+def test_whether_it_could_move_is_written_with_its_phase(name: str, lives: dict[str, list[Object]]) -> None:
+    states = [((state.get("status") or {}).get("phase"), conditions.find(state, "LiveMigratable")) for state in lives[name]]
+    before = [found for phase, found in states if phase != "Running"][:3]
+    assert before == [None, None, None]
+    reason = MOVES.get(name, "HostDeviceNotLiveMigratable")
+    running = [found or {} for phase, found in states if phase == "Running"]
+    assert [(one.get("status"), one.get("reason", "")) for one in running] == [
+        ("False" if reason else "True", reason)] * len(running)

@@ -15,6 +15,7 @@ from outfitter.api.kubevirt import (
     device_refs,
     device_status,
     failed_launches,
+    live_migratable,
     pod_claims,
     vm_claim_templates,
     vmi_actions,
@@ -142,7 +143,9 @@ class StatusReporter:
 
     def _conditions(self, instance: Object, paused: Paused | None) -> list[Object]:
         """Of a running VMI. A paused one is not ready."""
-        now, have = rfc3339(self._clock.now()), instance["status"].get("conditions")
+        now = rfc3339(self._clock.now())
+        have = conditions.with_condition(
+            instance["status"].get("conditions"), live_migratable.live_migratable(instance), now)
         if paused is None:
             return conditions.with_condition(
                 conditions.without_condition(have, vmi_actions.PAUSED), Condition("Ready", True), now

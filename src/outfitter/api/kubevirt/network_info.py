@@ -17,6 +17,7 @@ from outfitter.api import kinds, launcher_environment
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
 
+BINDINGS = ("bridge", "masquerade", "sriov", "slirp", "passt", "passtBinding", "macvtap", "binding")  # fields of an interface
 INFO = "kubevirt.io/network-info"  # annotation of a launcher pod
 FILE = "/etc/podinfo/network-info"  # its path in the launcher's container
 STATUS = "k8s.v1.cni.cncf.io/network-status"  # annotation of a pod: its secondary networks, as Multus writes it

@@ -6,13 +6,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from outfitter.api.kubevirt import feature_gates
+from outfitter.api.kubevirt import feature_gates, network_info
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.validate import devices
 from outfitter.errors import Cause
 
 TYPES = ("pod", "multus", "resourceClaim")
-BINDINGS = ("bridge", "masquerade", "sriov", "slirp", "passt", "passtBinding", "macvtap", "binding")
 MODELS = ("e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio")
 STATES = ("", "up", "down", "absent")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -99,7 +98,7 @@ def _interfaces(interfaces: Any, at: str) -> Iterator[Cause]:
     """Binding, MAC address and model of interfaces. Without a binding the default is bridge."""
     for index, interface in enumerate(interfaces):
         here = f"{at}[{index}]"
-        if len(given := [binding for binding in BINDINGS if interface.get(binding) is not None]) > 1:
+        if len(given := [binding for binding in network_info.BINDINGS if interface.get(binding) is not None]) > 1:
             yield Cause(here, f"logical {interface.get('name')} interface must have exactly one binding method or binding "
                               f"plugin: it has {' and '.join(given)}")
         mac, model = interface.get("macAddress"), interface.get("model")
