@@ -141,7 +141,7 @@ MOVES = {"plain": "", "network-card": ""}  # of the others a device cannot move
 
 
 @pytest.mark.parametrize("name", ["plain", *WAYS])
-def test_whether_it_could_move_is_written_with_its_phase(name: str, lives: dict[str, list[Object]]) -> None:
+def test_live_migratable_is_written_with_the_running_phase(name: str, lives: dict[str, list[Object]]) -> None:
     states = [((state.get("status") or {}).get("phase"), conditions.find(state, "LiveMigratable")) for state in lives[name]]
     before = [found for phase, found in states if phase != "Running"][:3]
     assert before == [None, None, None]

@@ -60,7 +60,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_which_could_move(name: str) -> None:
+def test_live_migratable_reason(name: str) -> None:
     case = CASES[name]
     found = live_migratable(case.vmi)
     assert (found.type, found.status, found.reason) == ("LiveMigratable", not case.reason, case.reason)

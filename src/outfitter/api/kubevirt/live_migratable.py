@@ -1,5 +1,5 @@
-"""Condition LiveMigratable of a VMI, with KubeVirt's reasons and the beginning of its messages: whether it could move to another
-host while it runs, as far as its spec says. The first reason counts. Pure; called by the node agent's status reporter."""
+"""Condition LiveMigratable of a VMI, with KubeVirt's reasons and the beginning of its messages: whether its spec allows a move
+to another host while it runs. The first reason counts. Pure; called by the node agent's status reporter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def live_migratable(vmi: Mapping[str, Any]) -> Condition:
 
 
 def _interfaces(vmi: Mapping[str, Any]) -> str:
-    """The pod's address stays on its host: only masquerade, or a bridge whose owner permits it, may move. Others do not count."""
+    """On the pod network, whose address stays on the host, only masquerade, or a bridge whose owner permits it, may move."""
     on_pod = {network.get("name") for network in network_info.networks(vmi) if network.get("pod") is not None}
     bridges = BRIDGE_MAY_MOVE in (vmi["metadata"].get("annotations") or {})
     blocked = [interface["name"] for interface in network_info.interfaces(vmi)
