@@ -193,12 +193,14 @@ WARNED = {
         {"metadata": {"name": "blue"}, "spec": {
             "livenessProbe": {"tcpSocket": {"port": 22}}, "priorityClassName": "high", "evictionStrategy": "LiveMigrate",
             "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}},
             "volumes": [{"name": "a", "hostDisk": {"path": "/a"}}, {"name": "b", "hostDisk": {"path": "/b"}}],
             "domain": {"launchSecurity": {"sev": {}}, "cpu": {"realtime": {}}, "ioThreadsPolicy": "auto",
                        "features": {"kvm": {"hidden": True}, "hyperv": {"vpindex": {}}},
                        "devices": {"autoattachVSOCK": True, "tpm": {}, "disks": [
                            {"name": "a"}, {"name": "b", "shareable": True}]}}}},
-        ["spec.evictionStrategy: not supported: a VM that must leave its host is stopped, not migrated",
+        ["spec.affinity.podAntiAffinity: not supported: the embedded scheduler ignores it",
+         "spec.evictionStrategy: not supported: a VM that must leave its host is stopped, not migrated",
          "spec.livenessProbe: not supported: the guest is not probed",
          "spec.priorityClassName: not supported: the embedded scheduler ignores it",
          "spec.topologySpreadConstraints: not supported: the embedded scheduler ignores it",

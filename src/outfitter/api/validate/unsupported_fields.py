@@ -22,6 +22,8 @@ IN_A_CLUSTER = "the embedded scheduler ignores it; kube-scheduler in a cluster d
 VMI: Mapping[str, str] = {
     "accessCredentials.userPassword": NO_AGENT,
     "accessCredentials.sshPublicKey.propagationMethod.qemuGuestAgent": NO_AGENT,
+    "affinity.podAffinity": IN_A_CLUSTER,
+    "affinity.podAntiAffinity": IN_A_CLUSTER,
     "dnsConfig": NO_DNS,
     "dnsPolicy": NO_DNS,
     "evictionStrategy": NO_MIGRATION,
