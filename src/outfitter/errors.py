@@ -177,6 +177,13 @@ class EvaluationError(OutfitterError):
 
     code = "outfitter.cel.evaluation"
     status, kube_reason = 422, "Invalid"
+    missing: str = ""  # the key that a map lacks, if that is the error
+
+    @classmethod
+    def no_such_key(cls, key: str) -> Self:
+        error = cls(f"no such key: {key}")
+        error.missing = key
+        return error
 
 
 class Forbidden(OutfitterError):

@@ -176,7 +176,8 @@ EXAMPLES: dict[str, Rejection] = {
     ),
     "a selector, has and lacks": of(Code.SELECTOR_FALSE, GPU, **REQUEST, **{**TERM, "lacks": ("memory",)}),
     "a selector without a result": of(
-        Code.SELECTOR_ERROR, GPU, where="class gpu: selector #0", error=f"CEL runtime error on device {GPU}: no such key: model"
+        Code.SELECTOR_ERROR, GPU, where="class gpu: selector #0", error="CEL runtime error: no such key: model",
+        missing="model", optional='device.attributes["gpu.example.com"].?model.orValue("")'
     ),
     "an alias, no provider": alias(field="provider"),
     "an alias, class": alias(field="resource_class", has=("CUSTOM_A",), wanted="CUSTOM_B"),

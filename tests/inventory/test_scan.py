@@ -376,7 +376,8 @@ def test_mediated_devices_are_scanned_as_described() -> None:
     assert result.devices[0].mdev_types == (
         MdevType("nvidia-231", "GRID T4-8Q", "num_heads=4, framebuffer=8192M", "vfio-pci", 1, (UUID,)),)
     assert result.mdevs == (Mdev(uuid=UUID, type_id="nvidia-231", type_name="GRID T4-8Q", device_api="vfio-pci",
-                                 parent="0000:ca:00.0", numa=1, pcie_root="pci0000:ca", iommu_group=2, memory=8 << 30),)
+                                 parent="0000:ca:00.0", numa=1, pcie_root="pci0000:ca", iommu_group=2, memory=8 << 30,
+                                 vendor="10de", product="1eb8", class_code="030200"),)
     assert result.mdevs[0].name == f"mdev-{UUID}"
 
 

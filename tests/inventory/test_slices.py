@@ -285,12 +285,16 @@ def test_human_readable_names() -> None:
 def test_a_mediated_device() -> None:
     (entry,) = parse_entries([{"traits": "silver,gold"}], report=False).entries
     made = Mdev(uuid="4b20d080-1b54-4048-85b3-a6a62d165c01", type_id="nvidia-63", type_name="GRID P4-1Q", device_api="vfio-pci",
-                parent="0000:65:00.0", numa=1, pcie_root="pci0000:64", iommu_group=9, memory=3 << 30)
+                parent="0000:65:00.0", numa=1, pcie_root="pci0000:64", iommu_group=9, memory=3 << 30,
+                vendor="10de", product="1bb3", class_code="030200")
     assert slices.describe([AssignableDevice(made, (), entry)]) == [{
         "name": "mdev-4b20d080-1b54-4048-85b3-a6a62d165c01",
         "attributes": {
             "resource.kubernetes.io/pcieRoot": {"string": "pci0000:64"},
             "resource.kubernetes.io/numaNode": {"int": 1},
+            "vendor": {"string": "10de"},
+            "product": {"string": "1bb3"},
+            "class": {"string": "030200"},
             "mdevUUID": {"string": "4b20d080-1b54-4048-85b3-a6a62d165c01"},
             "mdevType": {"string": "nvidia-63"},
             "mdevTypeName": {"string": "GRID P4-1Q"},

@@ -37,7 +37,8 @@ EXACT = Wording()  # for conditions and events: everything is named
 def render(rejection: Rejection, wording: Wording = EXACT) -> str:
     """The sentence, with the device's name in front where it does not contain it."""
     text = sentence(rejection, wording)
-    if rejection.device is None or rejection.code in _NAMES_DEVICE or "where" in rejection.detail:
+    named = "where" in rejection.detail and rejection.code is not RejectionCode.SELECTOR_ERROR
+    if rejection.device is None or rejection.code in _NAMES_DEVICE or named:
         return text
     return f"{rejection.device.device}: {text}"
 
@@ -317,7 +318,9 @@ def _selector_false(rejection: Rejection, wording: Wording) -> str:
 
 
 def _selector_error(rejection: Rejection, wording: Wording) -> str:
-    return f"{rejection['where']}: {rejection['error']}"
+    detail = rejection.detail
+    spelling = f"; for devices without {detail['missing']} write {detail['optional']}" if detail.get("optional") else ""
+    return f"{detail['where']}: {detail['error']}{spelling}"
 
 
 def _alias_mismatch(rejection: Rejection, wording: Wording) -> str:

@@ -20,6 +20,7 @@ from outfitter.cel.device import CelDevice
 from outfitter.cel.evaluator import Selector, compile_selector
 from outfitter.cel.library.quantity import Quantity
 from outfitter.cel.library.semver import Semver
+from outfitter.cel.optional_spelling import optional_spelling
 from outfitter.errors import EvaluationError
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "Selector",
     "Semver",
     "compile_selector",
+    "optional_spelling",
 ]

@@ -138,7 +138,7 @@ def index_by_name(operand: Run, name: str) -> Run:
             try:
                 return value[name]
             except KeyError:
-                raise EvaluationError(f"no such key: {name}") from None
+                raise EvaluationError.no_such_key(name) from None
         if type(value) is Optional:
             return optional(values.find(value.value, name)) if value.present else NONE
         return values.at(value, name)

@@ -146,12 +146,12 @@ class Compiler:
                 try:
                     return value[name]
                 except KeyError:
-                    raise EvaluationError(f"no such key: {name}") from None
+                    raise EvaluationError.no_such_key(name) from None
             if type(value) is Optional:
                 return closures.optional(closures.select(value.value, name)) if value.present else NONE
             found = closures.select(value, name)
             if found is MISSING:
-                raise EvaluationError(f"no such key: {name}")
+                raise EvaluationError.no_such_key(name)
             return found
 
         return self.step(run, node.operand)

@@ -226,7 +226,7 @@ def at(container: Value, key: Value) -> Value:
     if value is MISSING:
         if type(container) is list:
             raise EvaluationError(f"index out of bounds: {text_of(key)} in a list of {len(container)}")
-        raise EvaluationError(f"no such key: {text_of(key)}")
+        raise EvaluationError.no_such_key(text_of(key))
     return value
 
 

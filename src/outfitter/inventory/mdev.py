@@ -55,6 +55,9 @@ class Mdev:
     pcie_root: str | None  # None, as for the NUMA node, when its parent has none
     iommu_group: int | None  # its own, not its parent's
     memory: int | None  # bytes, from the description of its type
+    vendor: str | None = None  # of its parent, as the next two; None when that is not a PCI function
+    product: str | None = None
+    class_code: str | None = None
 
     @property
     def name(self) -> str:
@@ -163,6 +166,9 @@ def _instance(
         else next((part for part in base.split("/") if pci.ROOT.fullmatch(part)), None),
         iommu_group=reader.group(uuid, base, there),
         memory=memory(mdev_type.description) if mdev_type else None,
+        vendor=function.vendor if function is not None else None,
+        product=function.product if function is not None else None,
+        class_code=function.class_code if function is not None else None,
     )
 
 

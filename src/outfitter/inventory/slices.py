@@ -197,6 +197,9 @@ def _mdev(offer: AssignableDevice, mdev: Mdev) -> Object:
     entry = offer.entry
     texts = {
         f"{STANDARD}/pcieRoot": mdev.pcie_root,
+        "vendor": mdev.vendor,
+        "product": mdev.product,
+        "class": mdev.class_code,
         "mdevUUID": mdev.uuid,
         "mdevType": mdev.type_id,
         "mdevTypeName": mdev.type_name,

@@ -367,7 +367,10 @@ class _Placer:
                 classes=self.snapshot.device_class, held=self.index.held, features=self.index.features,
                 demands=demands, share_id=self.snapshot.share_id, now=self.snapshot.now)
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
-            return HostRejection((error.rejection or Rejection.of(RejectionCode.CLAIM_INVALID, message=error.message),))
+            return HostRejection(
+                (error.rejection or Rejection.of(RejectionCode.CLAIM_INVALID, message=error.message),),
+                seek=lambda: allocator.inspect(node=self.index.node(host), pools=self.index.pools, held=self.index.held,
+                                               features=self.index.features, demands=demands, now=self.snapshot.now))
 
     def _given(self, row: int, given: allocator.Allocated) -> Iterator[GivenDevice]:
         for one in given.allocations:

@@ -189,7 +189,8 @@ def test_a_selector_without_an_answer_matters_only_when_its_device_is_reached() 
         answer(slices, claim(ask(2, UNCLEAR)))
     assert caught.value.rejection == no(
         Code.SELECTOR_ERROR, DeviceId(DRIVER, "here", "b"), where="claim ns/c, request r0: selector #0",
-        error=f"CEL runtime error on device {DRIVER}/here/b: no such key: speed")
+        error="CEL runtime error: no such key: speed", missing="speed",
+        optional=f'device.attributes["{DRIVER}"].?speed.orValue(0)')
 
 
 def test_held_device_is_not_evaluated() -> None:

@@ -55,6 +55,13 @@ FAILS = {
                             failed(CLASS, 'model == "A100"', 1, model="A40")),
     "a part of the request": (("true", f"{SAYS}.numa == 1 && {SAYS}.numa < 1"), failed(REQUEST, "numa < 1", 2, numa="1")),
     "the other spelling": (("true", f'{SAYS}["model"] == "A100"'), failed(REQUEST, 'model == "A100"', 1, model="A40")),
+    "the optional spelling": (("true", f'{SAYS}.?model.orValue("") == "A100"'),
+                              failed(REQUEST, 'model == "A100"', 1, model="A40")),
+    "the optional spelling of what it does not say": (
+        ("true", f"{SAYS}[?\"fast\"].orValue(false)"), failed(REQUEST, "fast", 1, "fast")),
+    "the optional spelling of capacity": (
+        ("true", f'device.capacity["{DRIVER}"].?memory.orValue(quantity("0")).compareTo(quantity("80Gi")) >= 0'),
+        failed(REQUEST, 'memory.compareTo(quantity("80Gi")) >= 0', 1, memory="40Gi")),
     "what it does not say": (("true", f'"fast" in {SAYS}'), failed(REQUEST, f'"fast" in {SAYS}', 1)),
     "a guard": (("true", f'has({SAYS}.fast) && {SAYS}.fast'), failed(REQUEST, "has(fast)", 1, "fast")),
     "true or false": (("true", f"!{SAYS}.busy"), failed(REQUEST, "!busy", 1, busy="true")),

@@ -69,7 +69,8 @@ def held_of(name: str, by: str = "train") -> Rejection:
 
 
 NO_SPEED = no(Code.SELECTOR_ERROR, device("a"), where="claim here/c, request nic: selector #0",
-              error=f"CEL runtime error on device {DRIVER}/n/a: no such key: speed")
+              error="CEL runtime error: no such key: speed", missing="speed",
+              optional=f'device.attributes["{DRIVER}"].?speed.orValue(0)')
 
 
 def tainted(device: Object, *effects: str) -> Object:
@@ -120,12 +121,14 @@ PICKS = {
         [ask("x"), ask("y")], [dev("a", **VF)], rejects=no(Code.TOO_FEW_TOGETHER, wanted=2, free=1)
     ),
     "a selector that cannot be told of a device": Pick(
-        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF)], rejects=NO_SPEED
+        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF)], rejects=NO_SPEED,
+        devices_rejected=(NO_SPEED.with_detail(request="nic"),),
     ),
     "a selector that has no answer for one is an error, as in Kubernetes": Pick(
         [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')],
         [dev("a", **VF), dev("b", kind="VF", speed=25)],
         rejects=NO_SPEED,
+        devices_rejected=(NO_SPEED.with_detail(request="nic"),),
     ),
     "a device that is not reached does no harm": Pick(
         [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')],

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from outfitter.api.rejection import Rejection
+from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, Classes, CompiledClaim, Object, compile_claim
@@ -85,6 +86,18 @@ def allocate(
         return AllocationRejection(search)
     return Allocated(tuple(_allocation(one, [pick for pick in picks if pick.claim == index], site, features, share_id)
                            for index, one in enumerate(demands)))
+
+
+def inspect(
+    *, node: Object, pools: PoolSet, held: AllocatedDevices, features: Features, demands: Sequence[CompiledClaim],
+    now: datetime | None = None,
+) -> AllocationRejection | None:
+    """What is wrong with each device, where `allocate` met a selector without an answer; None: the claims have no answer
+    whatever devices there are."""
+    try:
+        return AllocationRejection(Search(pools.at(node, features), demands, held, features, now))
+    except Unsatisfiable:
+        return None
 
 
 def _allocation(

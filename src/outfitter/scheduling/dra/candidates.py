@@ -8,14 +8,15 @@ from datetime import datetime
 
 from outfitter.api import rejection_text
 from outfitter.api.rejection import Rejection, RejectionCode
-from outfitter.cel import Quantity
+from outfitter.cel import Quantity, Selector, optional_spelling
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra import constraints, consumable_capacity
+from outfitter.scheduling.dra import constraints, consumable_capacity, selector_cache
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.claim_request import MOST, ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import Table
 from outfitter.scheduling.dra.node_devices import NodeDevices
+from outfitter.scheduling.dra.selector_cache import SelectorResult
 from outfitter.scheduling.dra.slices import Shares
 from outfitter.scheduling.filter.taints import untolerated_taint
 
@@ -93,8 +94,7 @@ class CandidateSet:
         if ask.only is not None:
             usable &= sum(1 << index for index, device in enumerate(site.devices) if device.id in ask.only)
         fit = mask & usable
-        wrong = {index: self._no_result(index, ask.owners[position].title, why)
-                 for index, (position, why) in unclear.items() if usable >> index & 1}
+        wrong = {index: self._unclear(index, ask, result) for index, result in unclear.items() if usable >> index & 1}
         where = f"{self.demands[claim].title}, request {ask.name}"
         shares, ready = NO_SHARES, fit
         if features.consumable_capacity:
@@ -109,15 +109,20 @@ class CandidateSet:
                     ready &= ~(1 << index)
         tables = self._tables(ask, claim, ready, wrong, where)
         if ask.everything:
-            if wrong:
-                raise rejection_text.error(Unsatisfiable, wrong[min(wrong)])
             order = tuple(bits(fit))
-            return RequestCandidates(ask, claim, len(order), fit, ready, {}, 0, shares.of, tables, order)
+            return RequestCandidates(ask, claim, len(order), fit, ready, wrong, 0, shares.of, tables, order)
         bad = 0
         for index in wrong:
             if ask.admin or not self.blocked >> index & 1:
                 bad |= 1 << index
         return RequestCandidates(ask, claim, ask.count, fit, ready & ~bad, wrong, bad, shares.of, tables)
+
+    def _unclear(self, index: int, ask: ClaimDeviceRequest, result: SelectorResult) -> Rejection:
+        """A selector that has no answer for a device, and how it would have to be written to have one."""
+        rejection = self._no_result(index, ask.owners[result.position].title, result.why)
+        selector = selector_cache.compiled(ask.selectors[result.position])
+        spelling = optional_spelling(selector, result.missing) if result.missing and isinstance(selector, Selector) else None
+        return rejection.with_detail(missing=result.missing, optional=spelling) if spelling else rejection
 
     def _no_result(self, index: int, where: str, error: str) -> Rejection:
         return Rejection.of(RejectionCode.SELECTOR_ERROR, self.site.devices[index].id, where=where, error=error)

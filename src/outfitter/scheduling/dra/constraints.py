@@ -93,13 +93,12 @@ def derived(site: NodeDevices, selector: cel.Selector, lists: bool) -> Table:
 
 
 def _all_computed(site: NodeDevices, selector: cel.Selector, lists: bool) -> Iterator[frozenset[Value] | SelectorError | None]:
-    """Once for all devices that are alike in what is read of them. Errors name the device."""
+    """Once for all devices that are alike in what is read of them."""
     columns = site.reading(selector.reads) if site.readable else ()
     for index, device in enumerate(site.devices):
         compute = functools.partial(_computed, selector, device, lists)
         key = ("derived", selector.text, lists, *(column.values[index] for column in columns))
-        found = site.contents.remembered(key, compute) if site.readable else compute()
-        yield compute() if isinstance(found, SelectorError) else found
+        yield site.contents.remembered(key, compute) if site.readable else compute()
 
 
 def _value(raw: Mapping[str, Any] | None, lists: bool) -> frozenset[Value] | None:
@@ -120,12 +119,10 @@ def _computed(selector: cel.Selector, device: PublishedDevice, lists: bool) -> f
     try:
         result = selector.value(subject)
     except EvaluationError as error:
-        return SelectorError(f"CEL runtime error on device {device.id}: {error.message}")
+        return SelectorError(f"CEL runtime error: {error.message}")
     out = [_typed(member) for member in (result if isinstance(result, list) else [result])]
     if None in out:
-        return SelectorError(
-            f"the expression gives device {device.id} no text, number, version, true or false, nor a list of such"
-        )
+        return SelectorError("the result is no text, number, version, true or false, nor a list of such")
     if isinstance(result, list) and not lists:
         return frozenset([_ALIEN])
     return frozenset(value for value in out if value is not None)

@@ -112,6 +112,8 @@ class Search:
 
     def run(self) -> list[Pick] | None:
         """The first answer, or None. Unsatisfiable when something was met that has no answer."""
+        for want in (want for step in self.steps for want in step.wants if want.ask.everything and want.wrong):
+            raise rejection_text.error(Unsatisfiable, want.wrong[min(want.wrong)])
         first = self.start()
         if first.at == len(self.steps):
             return []

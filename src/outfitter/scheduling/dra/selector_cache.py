@@ -36,17 +36,14 @@ class SelectorResult(NamedTuple):
     matches: bool
     position: int = 0  # the selector that has no answer
     why: str = ""  # empty: there is an answer
-    running: bool = False  # it went wrong on the device; else it is the selector itself that is wrong
-
-    def text_for(self, device: PublishedDevice) -> str:
-        return f"CEL runtime error on device {device.id}: {self.why}" if self.running else self.why
+    missing: str = ""  # what the device lacks, if that is why
 
 
 class SelectorMatch(NamedTuple):
     """The same for the devices of a host."""
 
     mask: int  # those that match, a bit for each
-    wrong: Mapping[int, tuple[int, str]]  # device -> which selector has no answer for it, and why
+    wrong: Mapping[int, SelectorResult]  # devices for which a selector has no answer
 
 
 @functools.lru_cache(maxsize=4096)
@@ -73,7 +70,7 @@ class SelectorQuery:
         self._selectors = selectors
         self.reads = tuple(sorted({read for text in selectors for read in _reads(text)}, key=repr))
         self._by_device: dict[tuple[Hashable, ...], SelectorResult] = {}
-        self._by_columns: dict[tuple[int | DeviceColumn, ...], SelectorMatch | Sequence[SelectorResult]] = {}
+        self._by_columns: dict[tuple[int | DeviceColumn, ...], SelectorMatch] = {}
 
     def ask(self, devices: Sequence[PublishedDevice], columns: tuple[DeviceColumn, ...]) -> SelectorMatch:
         """Of the devices of a host, all of which can be read; columns are of `reads`."""
@@ -84,13 +81,12 @@ class SelectorQuery:
                 self._by_columns.clear()
             alike = zip(*(column.values for column in columns), strict=True) if columns else [()] * len(devices)
             answers = [self._one(key, device) for key, device in zip(alike, devices, strict=True)]
-            # An error contains the device's name: each host has its own text.
-            known = self._by_columns[where] = answers if any(one.why for one in answers) else _fits(answers, devices)
-        return known if isinstance(known, SelectorMatch) else _fits(known, devices)
+            known = self._by_columns[where] = _fits(answers)
+        return known
 
     def ask_each(self, devices: Sequence[PublishedDevice]) -> SelectorMatch:
         """The same where one of them cannot be read."""
-        return _fits([self.directly(device) for device in devices], devices)
+        return _fits([self.directly(device) for device in devices])
 
     def _one(self, key: tuple[Hashable, ...], device: PublishedDevice) -> SelectorResult:
         known = self._by_device.get(key)
@@ -114,13 +110,13 @@ class SelectorQuery:
                 if not selector.matches(subject):
                     return SelectorResult(False)
             except EvaluationError as error:
-                return SelectorResult(False, position, error.message, running=True)
+                return SelectorResult(False, position, f"CEL runtime error: {error.message}", error.missing)
         return SelectorResult(True)
 
 
-def _fits(answers: Sequence[SelectorResult], devices: Sequence[PublishedDevice]) -> SelectorMatch:
-    return SelectorMatch(sum(1 << index for index, one in enumerate(answers) if one.matches), {
-        index: (one.position, one.text_for(devices[index])) for index, one in enumerate(answers) if one.why})
+def _fits(answers: Sequence[SelectorResult]) -> SelectorMatch:
+    return SelectorMatch(sum(1 << index for index, one in enumerate(answers) if one.matches),
+                         {index: one for index, one in enumerate(answers) if one.why})
 
 
 class SelectorCache:

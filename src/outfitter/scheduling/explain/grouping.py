@@ -61,7 +61,8 @@ def groups(hosts: Sequence[tuple[str, HostRejection]]) -> list[HostGroup]:
 
 def _kind(rejection: Rejection) -> Hashable:
     """What two rejections have in common that differ in amounts, times and what is the host's own."""
-    return rejection.code, rejection.device, rejection.holder, _frozen(rejection.detail), tuple(map(_kind, rejection.causes))
+    device = None if rejection.code is RejectionCode.SELECTOR_ERROR else rejection.device
+    return rejection.code, device, rejection.holder, _frozen(rejection.detail), tuple(map(_kind, rejection.causes))
 
 
 def _frozen(value: Any) -> Hashable:
@@ -90,6 +91,8 @@ def headline(hosts: Sequence[tuple[str, HostRejection]]) -> str:
     """What is wrong, seen from the nearest host."""
     nearest = min((rejected for _, rejected in hosts), key=lambda rejected: rejected.far)
     match nearest.far[0]:
+        case 0 if any(one.code is RejectionCode.SELECTOR_ERROR for one in nearest.rejections):
+            return "a selector has no result for a device"
         case 1 if nearest.seek is not None:
             return "matching devices exist but none is free"
         case 2:

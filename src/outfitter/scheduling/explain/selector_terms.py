@@ -22,10 +22,11 @@ from outfitter.scheduling.dra.slices import PublishedDevice
 MOST = 32  # terms that are evaluated; a longer selector is reported as a whole
 NAMED = 4  # attributes of a part, that are named
 LENGTH = 120  # letters of a part that are shown
-_NAME = r"""(?:\.(?P<{0}a>\w+)|\[\s*(?P<{0}q>["'])(?P<{0}b>[^"']+)(?P={0}q)\s*\])"""
+_NAME = r"""(?:\.\??(?P<{0}a>\w+)|\[\s*\??\s*(?P<{0}q>["'])(?P<{0}b>[^"']+)(?P={0}q)\s*\])"""
+_DEFAULT = r"""(?:\.orValue\((?:[^()]|\([^()]*\))*\))?"""  # of the optional spelling
 _REFERENCE = re.compile(
-    r"""\bdevice\.(?P<map>attributes|capacity)\[\s*(?P<quote>["'])(?P<domain>[^"']+)(?P=quote)\s*\]""" + _NAME.format("n")
-    + r"""|\bdevice\.(?P<plain>driver|allowMultipleAllocations)\b""")
+    r"""\bdevice\.(?P<map>attributes|capacity)\[\s*(?P<quote>["'])(?P<domain>[^"']+)(?P=quote)\s*\]"""
+    + _NAME.format("n") + _DEFAULT + r"""|\bdevice\.(?P<plain>driver|allowMultipleAllocations)\b""")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
