@@ -78,7 +78,7 @@ async def test_before_a_rollback_gates_are_closed_and_their_users_deleted() -> N
         with pytest.raises(Invalid, match="HostDevicesWithDRA"):
             await here.machine("green")
         await here.delete(kinds.VMI, "blue")
-        await here.reach(lambda: in_use("False"), "nobody uses a closed gate")
+        await here.reach(lambda: in_use("False"), "no VMI uses a closed gate")
         assert [vmi["metadata"]["name"] for vmi in await here.all(kinds.VMI)] == ["plain"], "it needs no gate"
         assert await here.bookings() == []
         plain = await here.running("plain")

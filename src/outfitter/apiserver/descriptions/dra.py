@@ -15,9 +15,9 @@ _REQUEST = {
 }
 _DEVICE = {
     "name": "Its name, unique in the pool.",
-    "nodeName": "The node that can use it, where each device says so for itself.",
-    "allNodes": "Whether every node can use it, where each device says so for itself.",
-    "nodeSelector": "The nodes that can use it, where each device says so for itself.",
+    "nodeName": "The node that can use it, with perDeviceNodeSelection.",
+    "allNodes": "Whether every node can use it, with perDeviceNodeSelection.",
+    "nodeSelector": "The nodes that can use it, with perDeviceNodeSelection.",
     "bindsToNode": "Whether its claim is bound to one node when it is allocated.",
     "bindingConditions": "Conditions of the claim that must be true before the pod is bound.",
     "bindingFailureConditions": "Conditions of the claim that make the scheduler choose again.",

@@ -125,7 +125,7 @@ FIELDS: Mapping[str, str] = {
     "claim.name": "The entry of spec.resourceClaims.",
     "claim.request": "The request of the claim.",
     "gpus.virtualGPUOptions": "Options of a virtual GPU.",
-    "virtualGPUOptions.display": "Whether it is the guest's display; the first mediated GPU is unless one says otherwise.",
+    "virtualGPUOptions.display": "Whether it is the guest's display; by default the first mediated GPU is.",
     "display.enabled": "Whether it is.",
     "display.ramFB": "A frame buffer until the guest's driver is loaded; one GPU can have it.",
     "ramFB.enabled": "Whether there is one.",
