@@ -244,6 +244,37 @@ def test_tighter_host_is_chosen_with_the_reason() -> None:
     assert (found.host, found.why[:50]) == ("b", "pack: 1 device on 1 NUMA node and 1 PCIe root; the")
 
 
+EITHER = claim("c", {"name": "nic", "firstAvailable": [
+    {"name": "big", "deviceClassName": "vf", "selectors": [{"cel": {"expression": f'device.attributes["{DRIVER}"].big'}}]},
+    {"name": "any", "deviceClassName": "vf"}]})
+
+
+def either(hosts: Mapping[str, bool], *, pages: Sequence[Page] = (), constraints: Sequence[Object] = (), **more: Any
+           ) -> tuple[str, str]:
+    """Where a claim with alternatives goes, and which it gets. `hosts`: whether the device of each is a big one."""
+    wanted = {**EITHER, "spec": {"devices": {**EITHER["spec"]["devices"], "constraints": list(constraints)}}}
+    slices = [part(name, dev("d", kind="VF", big=big)) for name, big in hosts.items()]
+    found = placed(pod("c"), [wanted], DeviceIndex.of(slices, pages, [node(name) for name in hosts]), **more)
+    assert isinstance(found, Placement)
+    return found.host, found.claims[0][1]["devices"]["results"][0]["request"]
+
+
+MANY_SMALL = {f"a{number:03}": False for number in range(150)}
+
+
+def test_a_better_alternative_on_another_host_is_preferred() -> None:
+    assert either({"a": False, "b": True}) == ("b", "nic/big")
+    assert either({"a": False, "b": True}, policy="spread") == ("b", "nic/big")
+    assert either({**MANY_SMALL, "z": True}) == ("z", "nic/big"), "however many hosts have the second choice"
+    assert either({"a": False, "b": True}, pages=[page("b", ("d", "other"))]) == ("a", "nic/any"), "the first choice is held"
+
+
+def test_the_search_for_a_better_alternative_ends() -> None:
+    """Counting does not see that a constraint rules the first choice out everywhere."""
+    hidden = [{"requests": ["nic/big"], "matchAttribute": f"{DRIVER}/nothing"}]
+    assert either(dict.fromkeys(MANY_SMALL, True), constraints=hidden)[1] == "nic/any"
+
+
 def test_plugin_filters_are_called_and_their_reason_is_reported() -> None:
     found = with_plugins(SchedulerPlugins(filters=(Picky(),)))
     assert isinstance(found, Placement)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.scheduling import score
-from outfitter.scheduling.score import HostCandidate, Policy, Spot
+from outfitter.scheduling.score import Alternative, HostCandidate, Policy, Spot
 
 N0A, N0B, N1A, N1B = Spot(0, "pci0000:00"), Spot(0, "pci0000:20"), Spot(1, "pci0000:80"), Spot(1, "pci0000:a0")
 UNKNOWN = Spot(None, None)
@@ -101,6 +101,40 @@ def test_plugin_scores_are_added_and_reported() -> None:
     ranked = score.rank(offers, extra={"b": (40.0, ["plug-in cool: 40"])})
     assert [one.host for one in ranked] == ["b", "a", "c"]
     assert ranked[0].why.endswith("; plug-in cool: 40")
+
+
+def choosing(offered: HostCandidate, *places: int) -> HostCandidate:
+    """The same host, with the alternatives that requests get there."""
+    return replace(offered, alternatives=tuple(Alternative(f"r{number}", f"s{place}", place, 8)
+                                               for number, place in enumerate(places)))
+
+
+ALTERNATIVES: dict[str, tuple[list[HostCandidate], str]] = {
+    "a better alternative before a tighter host": ([
+        choosing(offer("a", N0A), 1), choosing(offer("b", N0A, free={N0A: 9}), 0)], "ba"),
+    "a better alternative before nearness": ([
+        choosing(offer("a", N0A, N0A), 1), choosing(offer("b", N0A, N1A, free={N0A: 9, N1A: 9}), 0)], "ba"),
+    "of equal alternatives the policy decides": ([
+        choosing(offer("a", N0A, free={N0A: 9}), 2), choosing(offer("b", N0A), 2)], "ba"),
+    "several requests together": ([
+        choosing(offer("a", N0A), 0, 3), choosing(offer("b", N0A), 1, 1), choosing(offer("c", N0A), 0, 0)], "cba"),
+}
+
+
+@pytest.mark.parametrize("name", ALTERNATIVES)
+@pytest.mark.parametrize("policy", score.POLICIES)
+def test_alternatives_come_before_the_policy(name: str, policy: Policy) -> None:
+    offers, best = ALTERNATIVES[name]
+    if policy == "spread" and "policy" in name:
+        best = best[::-1]
+    assert "".join(one.host for one in score.rank(offers, policy)) == best
+    assert score.rank(offers, policy)[0].why.startswith("request r0 gets ")
+
+
+def test_a_plugin_can_make_up_for_a_worse_alternative() -> None:
+    offers = [choosing(offer("a", N0A, N1A), 0), choosing(offer("b", N0A), 1)]
+    assert score.rank(offers)[0].host == "a"
+    assert score.rank(offers, extra={"b": (100.0, ["plug-in cool: 100"]), "a": (0.0, [])})[0].host == "b"
 
 
 OFFERS = st.builds(

@@ -16,7 +16,14 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims, vm
 from outfitter.api.rejection import TAKEN, UNLIKE, Rejection, RejectionCode
 from outfitter.errors import Invalid, Unsatisfiable
-from outfitter.scheduling.dra import allocator, assigned_devices, binding_conditions, bounds, extended_resources
+from outfitter.scheduling.dra import (
+    allocator,
+    assigned_devices,
+    binding_conditions,
+    bounds,
+    extended_resources,
+    prioritized_list,
+)
 from outfitter.scheduling.dra.claim_request import CompiledClaim, compile_claim
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter import node_affinity
@@ -28,11 +35,12 @@ from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.extra_specs import FlavorRequest
 from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet, has_incomplete_traits
 from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
-from outfitter.scheduling.score import HostCandidate, Spot, rank, spot
+from outfitter.scheduling.score import STEP, HostCandidate, Spot, rank, spot
 from outfitter.scheduling.snapshot import SchedulingSnapshot
 
 NAMED_HOSTS = 3  # hosts whose reasons are in the one sentence
 LOOKED_AT = 8  # hosts that can take a pod and are compared
+MOST_LOOKED_AT = 100  # the same, while a better alternative of firstAvailable may be on another host
 NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because the claim of that name has another owner
 NOWHERE: Mapping[str, Rejection] = {}
 SAME_VM = Rejection.of(RejectionCode.HELD, same="the flavor")  # a device that the same VM gets by its flavor
@@ -253,7 +261,13 @@ class _Placer:
         """The best of the first hosts that can take the pod."""
         found: dict[str, tuple[HostCandidate, allocator.Allocated]] = {}
         extra: dict[str, tuple[float, Sequence[str]]] = {}
-        for row in self._rows():
+        rows = self._rows()
+        possible = prioritized_list.possible(self.index, self.demands, rows)
+        enough = 1 if self._flavored and not self.plugins.scorers else LOOKED_AT
+        best_offer = 0
+        for row in sorted(rows, key=lambda row: -possible[row]) if possible else rows:
+            if len(found) >= enough and (best_offer >= possible.get(row, 0) or len(found) >= MOST_LOOKED_AT):
+                break
             host = self.index.names[row]
             if self._unfit(host) is not None:
                 continue
@@ -266,14 +280,14 @@ class _Placer:
             if self.plugins.scorers:
                 points = self.plugins.points(self.pod, node, devices)
                 extra[host] = points.value, points.texts
-            found[host] = self._offer(row, devices), given
-            if len(found) == LOOKED_AT or (self._flavored and not self.plugins.scorers):
-                break
+            found[host] = self._offer(row, devices, given), given
+            best_offer = max(best_offer, found[host][0].preference)
         if not found:
             return None
         if self._flavored:
-            host = max(found, key=lambda name: extra[name][0] if name in extra else 0.0)  # the first of those
-            why = "; ".join([FEWEST, *(extra[host][1] if host in extra else ())])
+            host = max(found, key=lambda name: (  # the first of those
+                (extra[name][0] if name in extra else 0.0) + STEP * found[name][0].preference))
+            why = "; ".join([*map(str, found[host][0].alternatives), FEWEST, *(extra[host][1] if host in extra else ())])
         else:
             best = rank((offer for offer, _ in found.values()), self.snapshot.policy, extra=extra)[0]
             host, why = best.host, best.why
@@ -381,12 +395,13 @@ class _Placer:
                 attributes = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
                 yield GivenDevice(name.driver, name.pool, name.device, result["request"], numa, root, attributes)
 
-    def _offer(self, row: int, devices: Sequence[GivenDevice]) -> HostCandidate:
+    def _offer(self, row: int, devices: Sequence[GivenDevice], given: allocator.Allocated) -> HostCandidate:
         host = self.index.names[row]
         room = self.rooms.at(self.index.node(host))
         return HostCandidate(host, tuple(Spot(one.numa, one.pcie_root) for one in devices),
                      Counter(device.spot for device in self.index.open(row, self._asks(host))),
-                     room.share(self.used, "cpu"), room.share(self.used, "memory"))
+                     room.share(self.used, "cpu"), room.share(self.used, "memory"),
+                     tuple(prioritized_list.chosen(zip(self.wanted, given.allocations, strict=False))))
 
     def _refusal(self, row: int, host: str, could: bool) -> HostRejection:
         """`could`: it seems to have the devices."""

@@ -7,7 +7,11 @@ A policy compares hosts point by point, and a later point only speaks where all 
     spread   near, then as much as possible left: on the host, on the NUMA nodes, on the roots; then the emptier host.
 
 Near means that the devices of one pod share a NUMA node and a PCIe root. Hosts that are equal in all of this are taken by
-name, so that the same question always has the same answer."""
+name, so that the same question always has the same answer.
+
+Before the policy come the alternatives of requests (`firstAvailable`), counted as in Kubernetes: the first is 8, the second 7
+and so on, summed over all requests. A host loses `STEP` points, more than a policy can give, for each that it has less than the
+best one."""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ NUMA, ROOT = "resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot
 BEST = 100.0
 MANY = 1023  # of free devices in one place; more are not distinguished
 STEPS = 64  # how finely nearness and shares are distinguished
+STEP = 100.0  # points between two alternatives of a request: a policy's scores differ by less, a plug-in can make up for it
+MOST_ALTERNATIVES = 8  # that Kubernetes takes for one request
 
 
 class Spot(NamedTuple):
@@ -28,6 +34,18 @@ class Spot(NamedTuple):
 
     numa: int | None  # None: the host does not say. All that it does not say of are taken to be in one place
     root: str | None  # "pci0000:80"
+
+
+class Alternative(NamedTuple):
+    """The alternative that a request with `firstAvailable` would get."""
+
+    request: str
+    name: str
+    place: int  # 0: the first choice
+    total: int  # alternatives that the request has
+
+    def __str__(self) -> str:
+        return f"request {self.request} gets {self.name}, choice {self.place + 1} of {self.total}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +59,12 @@ class HostCandidate:
     free: Mapping[Spot, int] = field(default_factory=dict)
     cpu: float = 0.0  # which share of it is left, 0 to 1, with the pod there
     memory: float = 0.0
+    alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def preference(self) -> int:
+        """How good its alternatives are, more is better; 0 for a pod that has none."""
+        return sum(MOST_ALTERNATIVES - one.place for one in self.alternatives)
 
 
 class RemainingDevices(NamedTuple):
@@ -73,13 +97,13 @@ class Score:
 @dataclass(frozen=True, slots=True)
 class Ranked:
     host: str
-    total: float  # the score, and what plug-ins add
+    total: float  # the score, what plug-ins add, and what worse alternatives cost
     score: Score
     texts: tuple[str, ...] = ()  # of plug-ins
 
     @property
     def why(self) -> str:
-        return "; ".join([self.score.why, *self.texts])
+        return "; ".join([*map(str, self.score.offer.alternatives), self.score.why, *self.texts])
 
 
 def spot(device: Mapping[str, Any]) -> Spot:
@@ -126,9 +150,10 @@ def _count(number: int, noun: str) -> str:
 def rank(offers: Iterable[HostCandidate], policy: Policy = "pack", *, near: bool = True,
          extra: Mapping[str, tuple[float, Sequence[str]]] | None = None) -> list[Ranked]:
     """All hosts, the best first, equal ones by name. `extra`: points of plug-ins for hosts, and what they say."""
-    out = []
-    for offer in offers:
+    out, candidates = [], list(offers)
+    best = max((offer.preference for offer in candidates), default=0)
+    for offer in candidates:
         own = score(offer, policy, near=near)
         points, texts = (extra or {}).get(offer.host, (0.0, ()))
-        out.append(Ranked(offer.host, own.value + points, own, tuple(texts)))
+        out.append(Ranked(offer.host, own.value + points - STEP * (best - offer.preference), own, tuple(texts)))
     return sorted(out, key=lambda one: (-one.total, one.host))

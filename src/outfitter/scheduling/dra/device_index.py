@@ -224,9 +224,9 @@ class DeviceIndex:
         for demand in demands:
             for request in demand.requests:
                 if len(request) == 1:
-                    rows = self._passing(request[0], demand.constraints, rows)
+                    rows = self.passing(request[0], demand.constraints, rows)
                 else:
-                    fits = set[int]().union(*(self._passing(ask, demand.constraints, rows) for ask in request))
+                    fits = set[int]().union(*(self.passing(ask, demand.constraints, rows) for ask in request))
                     rows = [row for row in rows if row in fits]
         return list(rows)
 
@@ -258,7 +258,8 @@ class DeviceIndex:
         return not (self._coarse or ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.derived
                     or len(ask.constraints) > 1 or self._column(ask.selectors).wrong)
 
-    def _passing(self, ask: ClaimDeviceRequest, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
+    def passing(self, ask: ClaimDeviceRequest, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
+        """Those of the rows that counting does not rule out for a request, or for one of its alternatives."""
         masks, wanted = self._column(ask.selectors).masks, ask.count
         if ask.everything:
             return [row for row in rows if masks[row] or self._sites[row].fits(ask.selectors).wrong]
