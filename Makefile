@@ -6,10 +6,13 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 DATA ?= data
 UP ?=
 ROUNDS ?= 1
 SEED ?= 0
+BY_FILE := --dist loadfile --no-loadscope-reorder  # in the order of tests/collection.py
+unexport PYTHONDONTWRITEBYTECODE  # nothing here is compiled twice
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -20,9 +23,9 @@ venv: .venv/installed ## the virtual environment with the locked dependencies
 	@test -n "$(PYTHON)" || { echo "outfitter needs Python 3.11 or newer with venv (on Debian: apt install python3-venv)"; exit 1; }
 	@echo "setting up .venv with $(PYTHON) ..."
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@scripts/again $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
-		-r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@for half in 0 1; do awk "/^[^ #]/ { entry++ } entry % 2 == $$half" requirements.lock >.venv/half-$$half.lock; done
+	@printf '%s\n' 0 1 | xargs -P 2 -I HALF scripts/again $(INSTALL) --require-hashes -r .venv/half-HALF.lock
+	@$(INSTALL) --no-build-isolation -e .
 	@touch $@
 
 up: venv ## run the product here (DATA=folder, UP="--simulate 4x8")
@@ -42,16 +45,16 @@ check: venv ## ruff, mypy --strict, import-linter
 golden: venv ## rewrite the golden files of the renderers (read the diff)
 	@OUTFITTER_GOLDEN=1 $(BIN)/pytest -q tests/api/test_rejection_text.py tests/scheduling/explain tests/cli/test_why.py -k words
 
-test: check ## the checks, then every test that needs nothing else
-	@$(BIN)/pytest -n 2 --dist loadfile -m "not (long or parts or kubectl or cluster or libvirt)" $(PYTEST)
+test: venv ## the checks, and beside them every test that needs nothing else
+	@scripts/check-and-test $(BIN)/pytest -n 2 $(BY_FILE) -m "not (long or parts or kubectl or cluster or libvirt)" $(PYTEST)
 
 test-parts: venv ## the tests that use kubectl, virtctl, strace, lspci or QEMU where they are found (not part of make test)
-	@$(BIN)/pytest -n 2 --dist loadfile -m "(parts or kubectl) and not (long or cluster or libvirt)" $(PYTEST)
+	@$(BIN)/pytest -n 2 $(BY_FILE) -m "(parts or kubectl) and not (long or cluster or libvirt)" $(PYTEST)
 
 test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASSETS, or built by make kube-assets)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || { \
 		echo "no kube-apiserver: set KUBEBUILDER_ASSETS, or run make kube-assets (needs Go)"; exit 1; }; \
-	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 --dist loadfile -m "cluster and not long" $(PYTEST)
+	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 $(BY_FILE) -m "cluster and not long" $(PYTEST)
 
 soak: venv ## the long forms, before a release (ROUNDS=2: twice as many, SEED=1000: others; minutes to hours)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || assets=; \
