@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -18,8 +19,11 @@ def main() -> None:
 
 
 def _up(**options: Any) -> None:
+    gc.disable()  # importing leaves no garbage, and what is imported stays: the server's collections need not look at it
     from outfitter import up  # noqa: PLC0415  # a server costs half a second to import; `outfit get` must not pay it
 
+    gc.freeze()
+    gc.enable()
     up.run(**options)
 
 
