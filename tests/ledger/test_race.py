@@ -27,19 +27,20 @@ WORKER, SERVED = Path(__file__).with_name("race_worker.py"), ROOT / "tests" / "e
 RACERS, ROUNDS, MANY = 4, 5, 250
 
 
-@pytest.fixture(params=["embedded", pytest.param("kubernetes", marks=pytest.mark.cluster)])
-def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module", params=["embedded", pytest.param("kubernetes", marks=pytest.mark.cluster)])
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The kubeconfig of a server in a process of its own."""
     if request.param == "kubernetes":
         cluster: kubernetes.Cluster = request.getfixturevalue("cluster")
         yield cluster.kubeconfig
         return
-    with subprocess.Popen([sys.executable, str(SERVED), str(tmp_path / "data"), "OFF"], cwd=ROOT, text=True,
+    data = tmp_path_factory.mktemp("race") / "data"
+    with subprocess.Popen([sys.executable, str(SERVED), str(data), "OFF"], cwd=ROOT, text=True,
                           stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            yield tmp_path / "data" / "kubeconfig"
+            yield data / "kubeconfig"
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -64,34 +65,30 @@ async def page(config: Path, host: str) -> Page:
         return Page(await store.get(kinds.LEDGER_PAGE, host))
 
 
-async def run(config: Path, rounds: int, host: str = "", device: str = "vf") -> None:
+async def run(those: Crew, config: Path, rounds: int, host: str = "", device: str = "vf") -> None:
+    """The first round makes the page, the others replace it."""
     host = host or f"race-{uuid.uuid4().hex[:8]}"
-    async with racers(config, "fenced") as those:
-        for number in range(rounds):
-            ends = await race(those, host, f"{device}{number}")
-            assert ends.count("won") == 1, f"round {number}: {ends}"
-            winner = f"racer-{ends.index('won')}"
-            assert set(ends) == {"won", f"lost {winner}"}, "the others learn who has it"
+    for number in range(rounds):
+        ends = await race(those, host, f"{device}{number}")
+        assert ends.count("won") == 1, f"round {number}: {ends}"
+        winner = f"racer-{ends.index('won')}"
+        assert set(ends) == {"won", f"lost {winner}"}, "the others learn who has it"
     held = [(one.device.device, one.holder.name) for one in (await page(config, host)).bookings]
     assert len(held) == len({device for device, _ in held}) == rounds
 
 
-async def test_of_several_processes_one_gets_the_device(config: Path) -> None:
-    """The first round makes the page, the others replace it."""
-    await run(config, ROUNDS)
-
-
-async def test_the_page_of_a_pool_is_no_other(config: Path) -> None:
-    await run(config, 2, pool_page("rack.example.com", f"rack/{uuid.uuid4().hex[:8]}"))
-
-
-async def test_of_several_processes_one_gets_the_cpu(config: Path) -> None:
-    await run(config, 2, device="1")
+async def test_of_several_processes_one_gets_it(config: Path) -> None:
+    """A device of a host, one of a pool without a host, a CPU."""
+    async with racers(config, "fenced") as those:
+        await run(those, config, ROUNDS)
+        await run(those, config, 2, pool_page("rack.example.com", f"rack/{uuid.uuid4().hex[:8]}"))
+        await run(those, config, 2, device="1")
 
 
 @pytest.mark.long
 async def test_of_several_processes_one_gets_the_device_many_times(config: Path, soak_rounds: int) -> None:
-    await run(config, MANY * soak_rounds)
+    async with racers(config, "fenced") as those:
+        await run(those, config, MANY * soak_rounds)
 
 
 async def test_without_the_revision_every_process_would_book_it(config: Path) -> None:
