@@ -13,10 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from unittest import mock
 
 from outfitter.cli import main
 from outfitter.store import kubeconfig as configs
@@ -64,10 +65,16 @@ class Typed(NamedTuple):
     err: str
 
 
-def typed(*words: str, kubeconfig: Path | None = None, stdin: str = "") -> Typed:
+class Utf8Text(io.StringIO):
+    """Standard output of a terminal that can show every character."""
+
+    encoding = "utf-8"
+
+
+def typed(*words: str, kubeconfig: Path | None = None, stdin: str = "", stdout: type[io.StringIO] = io.StringIO) -> Typed:
     """The same command inside this process, which costs a tenth; not to be called from a coroutine, nor in two threads at once.
     `up` is for a server that is refused: one that starts runs in a process of its own, see `Up`."""
-    out, err, code, before = io.StringIO(), io.StringIO(), 0, sys.stdin
+    out, err, code, before = stdout(), io.StringIO(), 0, sys.stdin
     sys.stdin = io.StringIO(stdin)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -77,6 +84,19 @@ def typed(*words: str, kubeconfig: Path | None = None, stdin: str = "") -> Typed
     finally:
         sys.stdin = before
     return Typed(code, out.getvalue(), err.getvalue())
+
+
+class DemoCommands(Protocol):
+    """The part of scripts/demo.py that runs commands."""
+
+    env: dict[str, str]
+
+
+def ask_in_process(demo: DemoCommands, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """`Demo.ask` without a process for each command, with the demo's environment."""
+    with mock.patch.dict(os.environ, demo.env):
+        done = typed(*words, stdout=Utf8Text)
+    return subprocess.CompletedProcess(words, done.code, done.out + done.err)
 
 
 def _run_server(**options: Any) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import importlib
 from pathlib import Path
 
-from tests.e2e.process import PATIENCE, ROOT, environment
+import pytest
+
+from tests.e2e.process import ROOT, ask_in_process
 
 
-def test_the_picture_in_the_readme_is_what_the_product_prints(tmp_path: Path) -> None:
-    check = subprocess.run([sys.executable, ROOT / "scripts" / "pictures.py", "--check"], env=environment(tmp_path), text=True,
-                           capture_output=True, timeout=5 * PATIENCE, check=False)
-    assert check.returncode == 0, f"run make pictures\n{check.stderr}"
+def test_the_picture_in_the_readme_is_what_the_product_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["pictures.py", "--check"])
+    pictures = importlib.import_module("pictures")
+    monkeypatch.setattr(pictures.Demo, "ask", ask_in_process)
+    monkeypatch.chdir(ROOT)
+    assert pictures.main() == 0, f"run make pictures\n{capsys.readouterr().err}"
     assert "docs/images/terminal.svg" in (ROOT / "README.md").read_text()
