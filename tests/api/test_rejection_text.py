@@ -229,6 +229,8 @@ EXAMPLES: dict[str, Rejection] = {
         Code.DEVICE_MISSING, Code.DEVICE_IN_USE, Code.DRIVER_NOT_BOUND, Code.IOMMU_GROUP_SHARED, Code.VFS_PRESENT,
         Code.PREPARE_FAILED, Code.RELEASE_FAILED, Code.NETWORK_NOT_READY, Code.SECRET_MISSING, Code.SOURCES_DISAGREE,
         Code.DOMAIN_INVALID, Code.HYPERVISOR_REFUSED, Code.HYPERVISOR_AWAY)},
+    "a running VM's device that left the bus": of(Code.DEVICE_VANISHED, GPU, host="node-1"),
+    "a running VM's device that its driver withdrew": of(Code.DEVICE_NOT_PUBLISHED, GPU),
     "devices that were given back": Rejection(Code.DEVICES_GIVEN_BACK, None, None, "", {"host": "node-1"}, (NOT_READY,)),
     "devices that were given back, from where is not known": Rejection(
         Code.DEVICES_GIVEN_BACK, None, None, "", {"host": ""}, (NOT_READY,)

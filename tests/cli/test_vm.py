@@ -145,6 +145,16 @@ def test_a_mediated_device_of_another_driver_is_shown_with_its_type_and_node(say
     cells = dict(zip(header.split(), re.split(r"  +", line), strict=True))
     assert (cells["ADDRESS"], cells["PRODUCT"], cells["ON"]) == (uuid, "GRID T4-8Q", "node-0"), "the pool is no node"
     assert "GRID T4-8Q" in next(line for line in say("devices").out.splitlines() if "vgpu-0" in line)
+    assert say("why", "seer").out.startswith("vmi/seer runs on node-0: nothing is wrong\n")
+    say("delete", "resourceslice", "vgpus")
+    until(lambda: rows(say("vm", "list"))["seer"][3:4] == ["DeviceNotPublished:"], "the list shows that it is gone")
+    assert "DeviceNotPublished" in say("describe", "vmi", "seer").out.partition("Events:")[2]
+    lines = say("why", "seer").out.splitlines()
+    assert (lines[0], lines[2:]) == ("vmi/seer runs on node-0, and vgpu-0 is not as it should be", [
+        "  vgpu-0 of pool rack-7 is no longer published by vgpu.example.com, though the VM has it",
+        "  -> see that driver vgpu.example.com runs on node-0 and publishes pool rack-7: outfit get resourceslices"])
+    say("apply", "-f", "-", stdin=yaml.safe_dump(objects[0]))
+    until(lambda: rows(say("vm", "list"))["seer"][3:] == [], "it is there again")
     say("delete", "vmi", "seer")
     until(lambda: "free" in next(line for line in say("devices").out.splitlines() if "vgpu-0" in line), "it is free again")
     planned = say("plan", "-f", "-", stdin=yaml.safe_dump_all(objects[2:3] + objects[3:])).out

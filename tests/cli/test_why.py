@@ -322,9 +322,13 @@ def test_running_vm_whose_device_left_the_bus(tmp_path: Path) -> None:
     with Up(tmp_path / "data", simulate=str(hosts)) as up:
         lines = up.ok("why", "hot").splitlines()
         assert (lines[0], lines[2:]) == (f"vmi/hot runs on gpu-a, and {GPU_NAME} is not as it should be", [
-            f"  {GPU_NAME} is no longer on the bus of gpu-a, though the machine has it",
+            f"  {GPU_NAME} is no longer on the bus of gpu-a, though the VM has it",
             "  -> see what became of it: outfit devices --node gpu-a --state vanished"])
         assert GPU_NAME in up.ok("devices", "--node", "gpu-a", "--state", "vanished")
+        until(lambda: "DeviceVanished" in up.ok("describe", "vmi", "hot").partition("Events:")[2], "the VMI has an event")
+        assert json.loads(up.ok("why", "hot", "-o", "json"))["codes"] == ["DeviceVanished"]
+        head, row = up.ok("get", "vmi", "hot").splitlines()
+        assert row[head.index("WAITING"):].startswith("DeviceVanished: ")
 
 
 def test_the_same_stands_in_the_event_and_in_the_description(up: Up, say: Say) -> None:

@@ -12,6 +12,7 @@ PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
 # Attribute names under which drivers publish a PCI address, preferred first. A PCIe root is not an address.
 ADDRESS_NAMES = (PCI_BUS_ID, "pciBusID", "pciAddress", "pcieAddress")
+VANISHED = "outfitter.dev/vanished"  # taint of a held device that is no longer on the bus of its host
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 MDEV_NAMES = ("resource.kubernetes.io/mdevUUID", "mdevUUID", "resource.kubernetes.io/mDevUUID", "mDevUUID")
 # Attribute names for people: the type of a mediated device comes first, as its product is that of its parent.
@@ -47,6 +48,11 @@ def text_attribute(device: Mapping[str, Any], driver: str, names: Iterable[str])
             if isinstance(value, Mapping) and isinstance(value.get("string"), str) and value["string"]:
                 return str(value["string"])
     return None
+
+
+def left_the_bus(device: Mapping[str, Any]) -> bool:
+    """Whether our driver publishes a device only because it is held: it is no longer on the bus."""
+    return any(taint.get("key") == VANISHED for taint in device.get("taints") or ())
 
 
 def product_name(device: Mapping[str, Any], driver: str) -> str | None:

@@ -110,6 +110,9 @@ class RejectionCode(enum.StrEnum):
     VFS_PRESENT = "VfsPresent"
     PREPARE_FAILED = "PrepareFailed"
     RELEASE_FAILED = "ReleaseFailed"
+    # A running VM.
+    DEVICE_VANISHED = "DeviceVanished"
+    DEVICE_NOT_PUBLISHED = "DeviceNotPublished"
     # Start of the VM.
     NETWORK_NOT_READY = "NetworkNotReady"
     SECRET_MISSING = "SecretMissing"

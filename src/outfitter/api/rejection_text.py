@@ -449,9 +449,21 @@ def _given_back(rejection: Rejection, wording: Wording) -> str:
     return f"devices on {rejection['host'] or 'its host'} were given back: {_several(rejection.causes, wording)}"
 
 
+def _vanished(rejection: Rejection, wording: Wording) -> str:
+    assert rejection.device is not None
+    return f"{rejection.device.device} is no longer on the bus of {rejection['host']}, though the VM has it"
+
+
+def _not_published(rejection: Rejection, wording: Wording) -> str:
+    device = rejection.device
+    assert device is not None
+    return f"{device.device} of pool {device.pool} is no longer published by {device.driver}, though the VM has it"
+
+
 _Code = RejectionCode
 # Codes whose sentence contains the device already.
-_NAMES_DEVICE = frozenset({_Code.CLAIM_DEVICE_TAINTED, _Code.DEVICE_NOT_READY, _Code.DEVICE_FAILED})
+_NAMES_DEVICE = frozenset({_Code.CLAIM_DEVICE_TAINTED, _Code.DEVICE_NOT_READY, _Code.DEVICE_FAILED, _Code.DEVICE_VANISHED,
+                           _Code.DEVICE_NOT_PUBLISHED})
 _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.NO_HOST: _plain("there is no host"),
     _Code.POD_INVALID: _message,
@@ -540,6 +552,8 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.VFS_PRESENT: _message,
     _Code.PREPARE_FAILED: _message,
     _Code.RELEASE_FAILED: _message,
+    _Code.DEVICE_VANISHED: _vanished,
+    _Code.DEVICE_NOT_PUBLISHED: _not_published,
     _Code.NETWORK_NOT_READY: _message,
     _Code.SECRET_MISSING: _message,
     _Code.SOURCES_DISAGREE: _message,

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, newest, text_attribute
+from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, DeviceId, newest, text_attribute
 from outfitter.api.kinds import Object
 from outfitter.controllers.manager import ControllerContext
 from outfitter.errors import Invalid
+from outfitter.scheduling.dra.published_device import published_device
 from outfitter.scheduling.filter import node_affinity
 
 Device = Mapping[str, Any]
@@ -34,6 +35,11 @@ class DeviceLookup:
             return find(result, slices, host, self.nodes.get(host) if host else None)
         except Invalid as error:
             return f"a slice of pool {result['pool']} of {result['driver']} cannot be read: {error.message}"
+
+    def published(self, device: DeviceId, host: str) -> Device | None:
+        """A device that is in use on a host, if its driver still publishes it."""
+        slices = self.slices.by(POOL, _pool(device.driver, device.pool))
+        return published_device(device.device, slices, host, self.nodes.get(host))
 
 
 def find(result: Mapping[str, Any], slices: Sequence[Object], host: str | None, node: Object | None) -> Device | str:

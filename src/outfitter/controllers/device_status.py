@@ -8,14 +8,17 @@ reasons that pass on the way to the devices cost nothing."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
+from outfitter.api.device import DeviceId, left_the_bus
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, kubevirt_config, network_info, pod_claims, vm
+from outfitter.api.kubevirt import device_refs, device_status, kubevirt_config, lost_devices, network_info, pod_claims, vm
+from outfitter.api.kubevirt.lost_devices import Published
+from outfitter.api.rejection_text import render
 from outfitter.controllers import launcher_resources
 from outfitter.controllers.device_lookup import DeviceLookup
 from outfitter.controllers.device_status_entries import Find, FoundDevices, find_devices, network_entries
@@ -25,7 +28,9 @@ from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
 READY = "DevicesReady"
+KNOWN = "DevicesKnown"
 WAITING = "WaitingForDevices"
+LOST = frozenset(map(str, lost_devices.CODES))
 REPORT_AFTER = timedelta(seconds=2)  # until a reason is reported that no scheduler reports, or that replaces another one
 LISTS = (*device_status.STATUS_LISTS.values(), network_info.STATUSES)
 
@@ -45,6 +50,7 @@ class DeviceView:
     pod: Object
     claims: device_refs.Claims
     find: Find
+    published: Published  # a device of a running VMI, as its driver publishes it now
     closed: Collection[device_refs.List]  # lists whose feature gate is closed
     now: datetime
     timestamp: str  # the same moment as conditions have it
@@ -52,11 +58,18 @@ class DeviceView:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceStatusEvent:
+    reason: str
+    message: str
+    warning: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class StatusChange:
     """What to do about a VMI's device status; empty: nothing."""
 
     status: Object | None = None  # fields to merge into status
-    warning: str = ""  # the message of an event
+    event: DeviceStatusEvent | None = None
     requeue: float | None = None  # seconds
     pending: PendingReason | None = None
 
@@ -69,8 +82,10 @@ def decide(vmi: Object, view: DeviceView) -> StatusChange:
     pod, status = view.pod, vmi.get("status") or {}
     interfaces = network_entries(vmi, pod, view.claims, view.find)
     running = status.get("phase") == "Running" and not device_status.missing_devices(vmi)  # what is assigned stays assigned
-    if running or _is_current(vmi, view):
-        return _interfaces_changed(status, interfaces, running=running)
+    if running:
+        return _with_lost_devices(vmi, view, _interfaces_changed(status, interfaces, running=True))
+    if _is_current(vmi, view):
+        return _interfaces_changed(status, interfaces, running=False)
     record = vm.flavored(vmi)
     flavor_claim = view.claims(vmi["metadata"]["namespace"], record["claimName"]) if record.get("claimName") else None
     if cells := pod_claims.cells_of(flavor_claim or {}):
@@ -89,7 +104,8 @@ def decide(vmi: Object, view: DeviceView) -> StatusChange:
         return NO_CHANGE
     if change.get("deviceStatus") is not None:  # a merge patch would keep a list that it does not name
         change["deviceStatus"] = {**dict.fromkeys(LISTS), **change["deviceStatus"]}
-    return StatusChange(change, _message(found) if found.missing and pod["spec"].get("nodeName") else "")
+    told = found.missing and pod["spec"].get("nodeName")
+    return StatusChange(change, DeviceStatusEvent(WAITING, _message(found)) if told else None)
 
 
 def _is_current(vmi: Object, view: DeviceView) -> bool:
@@ -108,6 +124,38 @@ def _interfaces_changed(status: Object, interfaces: list[Object], *, running: bo
     return StatusChange({"deviceStatus": {network_info.STATUSES: interfaces or None}})
 
 
+def _with_lost_devices(vmi: Object, view: DeviceView, change: StatusChange) -> StatusChange:
+    """Also what a running VMI has lost, or has again. Its entries stay: what is assigned stays assigned. A loss is reported
+    once it has held for a while: a driver that starts again publishes its devices in between."""
+    ready, lost = conditions.find(vmi, READY), lost_devices.lost_devices(vmi, view.published)
+    if ready is None:
+        return change
+    messages = tuple(f"{device.name}: {render(device.rejection)}" for device in lost)
+    if lost:
+        wanted = Condition(READY, False, str(lost[0].rejection.code), "; ".join(messages))
+        if (ready.get("status"), ready.get("reason"), ready.get("message")) == ("False", wanted.reason, wanted.message):
+            return change
+        pending, left = _pending(view, messages)
+        if left > timedelta():
+            return replace(change, requeue=left.total_seconds(), pending=pending)
+        event = DeviceStatusEvent(wanted.reason, wanted.message)
+    elif ready.get("status") == "False" and ready.get("reason") in LOST:
+        wanted = Condition(READY, True, KNOWN)
+        event = DeviceStatusEvent(KNOWN, "its devices are there again", warning=False)
+    else:
+        return change
+    have = vmi["status"].get("conditions")
+    return replace(change, event=event, status={
+        **(change.status or {}), "conditions": conditions.with_condition(have, wanted, view.timestamp)})
+
+
+def _pending(view: DeviceView, messages: tuple[str, ...]) -> tuple[PendingReason, timedelta]:
+    """Since when these messages hold, and how long until they are reported."""
+    same = view.pending is not None and view.pending.missing == messages
+    pending = view.pending if same and view.pending is not None else PendingReason(messages, view.now)
+    return pending, pending.since + REPORT_AFTER - view.now
+
+
 def _report_later(vmi: Object, found: FoundDevices, view: DeviceView, *, of_earlier_pod: bool) -> StatusChange | None:
     """Nothing to report now, or None: report it."""
     pod, scheduled = view.pod, conditions.find(view.pod, "PodScheduled") is not None
@@ -120,9 +168,8 @@ def _report_later(vmi: Object, found: FoundDevices, view: DeviceView, *, of_earl
         if not found.missing or age < REPORT_AFTER:
             return StatusChange(requeue=(REPORT_AFTER - age).total_seconds()) if found.missing else NO_CHANGE
     if found.missing and _reports_another(vmi, found):
-        same = view.pending is not None and view.pending.missing == found.missing
-        pending = view.pending if same and view.pending is not None else PendingReason(found.missing, view.now)
-        if (left := pending.since + REPORT_AFTER - view.now) > timedelta():
+        pending, left = _pending(view, found.missing)
+        if left > timedelta():
             return StatusChange(requeue=left.total_seconds(), pending=pending)
     return None
 
@@ -131,7 +178,7 @@ def _conditions(vmi: Object, found: FoundDevices, timestamp: str) -> list[Object
     have = (vmi.get("status") or {}).get("conditions")
     if not found.missing and found.status is None and not vm.flavored(vmi):
         return conditions.without_condition(have, READY)  # an earlier pod had devices, this one has no claim
-    ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(READY, False, WAITING, _message(found))
+    ready = Condition(READY, True, KNOWN) if not found.missing else Condition(READY, False, WAITING, _message(found))
     return conditions.with_condition(have, ready, timestamp)
 
 
@@ -163,6 +210,18 @@ def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
             if (entries := (status or {}).get(list_))}
 
 
+def _running_with(vmi: Object) -> list[str]:
+    return [str(device) for device in lost_devices.devices_of(vmi)] if (
+        vmi.get("status") or {}).get("phase") == "Running" else []
+
+
+def _listed(part: Object | None) -> set[tuple[DeviceId, bool]]:
+    """The devices of a slice, each with whether it left the bus."""
+    spec = part["spec"] if part is not None else {}
+    return {(DeviceId(spec["driver"], spec["pool"]["name"], device["name"]), left_the_bus(device))
+            for device in spec.get("devices") or ()}
+
+
 class DeviceStatus:
     """The controller: reads the cache, calls `decide`, writes one patch."""
 
@@ -184,6 +243,8 @@ class DeviceStatus:
         enqueue_on_change(self._claims, self.queue, self._of_claim)
         enqueue_on_change(self._published.slices, self.queue, self._waiting)
         enqueue_on_change(self._kubevirts, self.queue, self._waiting)
+        self._instances.add_index("device", _running_with)
+        self._published.slices.on_change(self._republished)
         self._published.nodes.on_change(self._labelled)
 
     def _in_a_pod(self, instance: Object) -> list[str]:
@@ -200,6 +261,12 @@ class DeviceStatus:
                 if conditions.find(instance, READY) is not None and (
                     not conditions.is_true(instance, READY) or instance["status"].get("phase") in vm.BEFORE)]
 
+    def _republished(self, old: Object | None, new: Object | None) -> None:
+        """Devices appeared in a slice, or disappeared from it, or left the bus: of interest to running VMIs that have them."""
+        for device, _ in _listed(old) ^ _listed(new):
+            for vmi in self._instances.by("device", str(device)):
+                self.queue.add(key_of(vmi))
+
     def _labelled(self, old: Object | None, new: Object | None) -> None:
         """A host can reach other devices once it has other labels; its other updates, which are many, do not matter."""
         if new is not None and (old is None or old["metadata"].get("labels") != new["metadata"].get("labels")):
@@ -214,12 +281,15 @@ class DeviceStatus:
         pod = self._launchers.current(vmi)
         if pod is None:
             return None
-        change = decide(vmi, DeviceView(pod, self._claim, self._published.find, self._closed(), self._context.clock.now(),
-                                        self._context.now(), pending))
+        host = str(pod["spec"].get("nodeName") or "")
+        change = decide(vmi, DeviceView(
+            pod, self._claim, self._published.find, lambda device: self._published.published(device, host), self._closed(),
+            self._context.clock.now(), self._context.now(), pending))
         if change.status is not None:
             await self._context.patch_status(kinds.VMI, vmi, change.status)
-        if change.warning:
-            await self._context.events.warning(vmi, WAITING, change.warning)
+        if (event := change.event) is not None:
+            await (self._context.events.warning if event.warning else self._context.events.normal)(
+                vmi, event.reason, event.message)
         if change.pending is not None:
             self._pending[key] = change.pending
         return change.requeue

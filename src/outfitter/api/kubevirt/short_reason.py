@@ -91,6 +91,8 @@ CODES: Mapping[Code, str] = {
     Code.VFS_PRESENT: "the PF has VFs",
     Code.PREPARE_FAILED: "devices could not be prepared",
     Code.RELEASE_FAILED: "devices could not be released",
+    Code.DEVICE_VANISHED: "a device left the bus",
+    Code.DEVICE_NOT_PUBLISHED: "a driver withdrew a device",
     Code.NETWORK_NOT_READY: "a network is not attached yet",
     Code.SECRET_MISSING: "a Secret does not exist",
     Code.SOURCES_DISAGREE: "sources name different devices",

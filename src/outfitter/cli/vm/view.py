@@ -81,6 +81,8 @@ def _short_reason(vm: Object | None, instance: Object) -> str:
         or _other_scheduler(instance) or short_reason(instance, ("DevicesReady",))
     ):
         return waits_for
+    if phase(instance) == "Running" and (lost := short_reason(instance, ("DevicesReady",))):
+        return lost
     ended = conditions.find(instance, _outcome(instance)) or {}
     codes = rejection_conditions.of(instance) if phase(instance) == "Failed" else []
     return _next_start(vm) or in_words(codes[0] if codes else str(ended.get("reason") or ""))

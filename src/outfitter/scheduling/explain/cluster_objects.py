@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from outfitter.api import conditions, kinds
-from outfitter.api.device import DeviceId
+from outfitter.api.device import VANISHED, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
@@ -18,6 +18,7 @@ from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import assigned_devices, extended_resources
 from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
+from outfitter.scheduling.dra.published_device import published_device
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.plugins import NO_PLUGINS, SchedulerPlugins
@@ -71,6 +72,16 @@ class Facts:
         """Whether a device is no longer on the bus of its host, though it is held."""
         return any({"device": device.device, "what": "vanished"} in (host.get("spec") or {}).get("left", ())
                    for host in self.inventories if host["metadata"]["name"] == device.pool)
+
+    def published_on(self, host: str, device: DeviceId) -> Mapping[str, Any] | None:
+        """A device that is in use on a host, if its driver still publishes it; {} if slices may not be read."""
+        if kinds.RESOURCE_SLICE.plural in self.unread:
+            return {}
+        pool = [part for part in self.slices
+                if (part["spec"]["driver"], part["spec"]["pool"]["name"]) == (device.driver, device.pool)]
+        found = published_device(device.device, pool, host, self.node(host))
+        gone = found is not None and self.vanished(device)  # its taint may have been dropped by the API server
+        return {**found, "taints": [{"key": VANISHED}]} if found is not None and gone else found
 
     def bookings(self, uid: str) -> list[tuple[str, Booking]]:
         return [(page.host, booking) for page in self._parsed_pages() for booking in page.of(uid)]

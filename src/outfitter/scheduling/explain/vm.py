@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from outfitter.api import conditions, kinds, rejection_conditions
-from outfitter.api.device import DeviceId
-from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, failed_launches, lost_devices, network_info, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.rejection import RejectionCode
+from outfitter.api.rejection import Rejection, RejectionCode, out_of_service
+from outfitter.api.rejection_text import render
 from outfitter.inventory import cpulist
 from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.explain.cluster_objects import Facts
@@ -120,29 +120,34 @@ def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
     skipped = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
     faults = list(_faults(facts, obj))
     lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more,
-             *(f"{name} {what}" for name, what, _ in faults))
+             *(what for _, what, _ in faults))
     on, todo = obj["status"].get("nodeName"), tuple(todo for _, _, todo in faults)
+    say = functools.partial(say, rejections=tuple(rejection for rejection, _, _ in faults))
     if conditions.is_true(obj, vmi_actions.PAUSED):
         return say("Paused", f"stands still on {on}{condition_suffix(obj, vmi_actions.PAUSED)}", lines=lines,
                    todo=(f"outfit vm unpause {meta['name']}", *todo))
     odd = [f", without network card {', '.join(skipped)}"] if skipped else []
-    odd += [f", and {grouping.few([name for name, _, _ in faults])} is not as it should be"] if faults else []
+    names = dict.fromkeys(rejection.device.device for rejection, _, _ in faults if rejection.device is not None)
+    odd += [f", and {grouping.few(list(names))} {'is not as it' if len(names) == 1 else 'are not as they'} should be"
+            ] if names else []
     return say("Running", f"runs on {on}{''.join(odd) or ('' if lacking else ': nothing is wrong')}", lines=lines, todo=todo)
 
 
-def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The devices of a VMI that left the bus or are out of service: which, what is wrong with it, and what to do."""
-    entries = [entry for list_ in device_refs.LISTS for entry in device_status.statuses(obj, list_)]
-    given = [entry.get("deviceResourceClaimStatus") or {} for entry in entries] + list(
-        network_info.interface_devices(obj).values()
-    )
-    devices = [DeviceId(one["driver"], one["pool"], one["name"]) for one in given if "pool" in one and "driver" in one]
-    for device in dict.fromkeys(devices):
-        if facts.vanished(device):
-            yield (device.device, f"is no longer on the bus of {device.pool}, though the VM has it",
-                   f"see what became of it: outfit devices --node {device.pool} --state vanished")
+def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[Rejection, str, str]]:
+    """The devices of a VMI that left the bus, are published no longer or are out of service: the reason, the same in words, and
+    what to do."""
+    host = str(obj["status"].get("nodeName") or "")
+    for lost in lost_devices.lost_devices(obj, functools.partial(facts.published_on, host)):
+        device = lost.rejection.device
+        assert device is not None
+        yield (lost.rejection, render(lost.rejection),
+               f"see what became of it: outfit devices --node {host} --state vanished"
+               if lost.rejection.code is RejectionCode.DEVICE_VANISHED else
+               f"see that driver {device.driver} runs on {host} and publishes pool {device.pool}: outfit get resourceslices")
+    for device in lost_devices.devices_of(obj):
         if record := facts.quarantine(device):
-            yield (device.device, f"is quarantined since {record.since}{f': {record.reason}' if record.reason else ''}",
+            yield (out_of_service("quarantined", record),
+                   f"{device.device} is quarantined since {record.since}{f': {record.reason}' if record.reason else ''}",
                    f"outfit device restore {device.pool}/{device.device}, when it can be trusted again")
 
 
