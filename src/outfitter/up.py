@@ -22,6 +22,7 @@ from outfitter.inventory import config
 from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.agent_host import AgentHost
+from outfitter.scheduling.nova import alias
 
 SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
 
@@ -34,7 +35,7 @@ def run(
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
-            loaded = config.load(settings) if settings is not None else config.DEFAULT
+            loaded = config.load(settings, alias.check) if settings is not None else config.DEFAULT
             hosts, why = choose(simulation, data.absolute(), loaded, hypervisor)
             runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
                               settings=loaded))

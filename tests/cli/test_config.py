@@ -7,43 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from outfitter import app, errors
-from outfitter.cli import main, provisioning_check
+from outfitter.cli import provisioning_check
 from outfitter.inventory import capture, config, scan
 from outfitter.inventory.simulation import hosts_file
+from tests.cli.config_command import HOSTS, ROOT, shown, table, typed
 
-ROOT = Path(__file__).parents[2]
-HOSTS = str(ROOT / "examples" / "hosts" / "two-sockets.yaml")
 EXAMPLES = ROOT / "examples" / "config"
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def _nobody(**_: object) -> None:
-    raise AssertionError("no server is started")
-
-
-def typed(*arguments: object) -> Result:
-    return CliRunner().invoke(main.commands(_nobody), ["config", *map(str, arguments)])
-
-
-def shown(text: str, *arguments: object) -> str:
-    """What check says of a configuration that is right."""
-    Path("file.yaml").write_text(text)
-    result = typed("check", "file.yaml", *arguments)
-    assert result.exception is None, result.output
-    return result.stdout
-
-
-def table(text: str, title: str) -> list[str]:
-    """The lines below one that begins so, without their blanks at the edge."""
-    block = text.partition(title)[2].partition("\n\n")[0]
-    return [re.sub(" +", " ", line.strip()) for line in block.splitlines()[1:]]
 
 
 SPEC = """
@@ -272,6 +249,11 @@ def test_a_tree_without_devices(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[str, list[str], type[errors.OutfitterError], str]] = {
     "a mistake in the file": ("device_spec: [{adress: 1}]\nalias: [{}]", [], errors.Invalid,
                               "2 mistakes(.|\n)*adress(.|\n)*name:"),
+    "keys and aliases at once": (
+        "device_spec: [{adress: 1}]\npci_in_placement: true\n"
+        "alias: [{name: a}, {name: b, device_type: VF}, {name: c, resource_class: 'CUSTOM_-', vendor_id: '1'}, "
+        "{name: d, resource_class: x}, {name: d, resource_class: y}]", [], errors.Invalid,
+        "5 mistakes(.|\n)*adress(.|\n)*'b'(.|\n)*'c'(.|\n)*alias 'a': does not have(.|\n)*alias 'd': have multiple specs"),
     "no such host": ("{}", ["--simulate", "1x1", "--host", "a"], errors.NotFound, "1x1 has no host 'a'; it has node-0"),
     "no file of hosts": ("{}", ["--simulate", "2y8"], errors.Invalid, "2y8 cannot be read.*or write NxM, such as 2x8"),
     "a folder that is no tree": ("{}", ["--sysfs", "."], errors.Invalid, "contains no folder sys"),

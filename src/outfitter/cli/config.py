@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from outfitter.inventory.host_devices import HostDevices
     from outfitter.inventory.host_tree import Tree
     from outfitter.inventory.pci import HostDevice
+    from outfitter.inventory.providers import Plan
     from outfitter.inventory.scan import Scan
+    from outfitter.scheduling.nova.alias_coverage import AliasCoverage
+    from outfitter.scheduling.nova.flavor_claim import AliasSet
 
 MAX_SHOWN = 5  # devices or entries named in one sentence
 FOLDED = 3  # this many alike devices in a row are printed as one line
@@ -65,26 +68,32 @@ def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
 @click.option("--host", "host", metavar="NAME", help="Only this host; with --sysfs: the name of the host.")
 def check(file: Path | None, root: Path | None, simulation: str | None, host: str | None) -> None:
     """Show which devices a configuration offers, and why not the rest."""
+    from outfitter.cli import alias_check  # noqa: PLC0415
     from outfitter.inventory import config as configuration  # noqa: PLC0415
-    from outfitter.scheduling.nova import flavor_claim  # noqa: PLC0415
+    from outfitter.scheduling.nova import alias, flavor_claim  # noqa: PLC0415
 
     if root is not None and simulation is not None:
         raise click.UsageError("--sysfs and --simulate exclude each other")
-    settings = configuration.DEFAULT if file is None else configuration.load(file)
-    flavor_claim.AliasSet.of(settings.default)
+    settings = configuration.DEFAULT if file is None else configuration.load(file, alias.check)
+    aliases = flavor_claim.AliasSet.of(settings.default)
     click.echo(f"{file} is valid" if file is not None else "no configuration file given: using defaults")
     for line in _scheduling(settings):
         click.echo(line)
+    for line in alias_check.without_effect(settings):
+        click.echo(line)
     hosts = list(_hosts(root, simulation, host))
-    reports = [(name, *_report(name, settings.for_host(name), tree)) for name, tree in hosts]
+    reports = {name: _report(name, settings.for_host(name), tree, aliases) for name, tree in hosts}
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name, lines, _ in reports:
-        alike.setdefault(lines, []).append(name)
+    for name, report in reports.items():
+        alike.setdefault(report.lines, []).append(name)
     for lines, names in alike.items():
         click.echo("\n".join(["", _named(names), *lines]))
+    unmatched = list(alias_check.summary({name: report.covered for name, report in reports.items() if not report.refused}))
+    if unmatched:
+        click.echo("\n".join(["", *unmatched]))
     for name in _unknown(settings, [name for name, _ in hosts]) if simulation is not None and host is None else ():
         click.echo(f"\nhosts.{name} matches none of these hosts")
-    if refused := [name for name, _, refused in reports if refused]:
+    if refused := [name for name, report in reports.items() if report.refused]:
         raise errors.CommandFailed(f"these hosts would refuse to start with this configuration: {_few(refused)}")
 
 
@@ -98,11 +107,12 @@ def flavor(file: Path, specs: tuple[str, ...], vcpus: int, how: str) -> None:
     """Show the device requests and the Placement query of a flavor."""
     from outfitter.cli import config_flavor  # noqa: PLC0415
     from outfitter.inventory import config as configuration  # noqa: PLC0415
+    from outfitter.scheduling.nova import alias  # noqa: PLC0415
 
     if wrong := next((each for each in specs if "=" not in each), None):
         raise click.UsageError(f"{wrong!r} is not of the form EXTRA_SPEC=VALUE, such as pci_passthrough:alias=gpu:1")
     pairs = dict(each.split("=", 1) for each in specs)
-    for line in config_flavor.lines(configuration.load(file), pairs, vcpus=vcpus, how=how):
+    for line in config_flavor.lines(configuration.load(file, alias.check), pairs, vcpus=vcpus, how=how):
         click.echo(line)
 
 
@@ -143,19 +153,31 @@ def _few(words: Sequence[str]) -> str:
     return ", ".join(words[:MAX_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _report(host: str, settings: HostSettings, tree: Tree) -> tuple[tuple[str, ...], bool]:
-    """What the configuration offers of a host, as lines, and whether the host would refuse to start with it."""
-    from outfitter.cli import provisioning_check  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class _CheckedHost:
+    """What the configuration offers of a host."""
+
+    lines: tuple[str, ...]
+    refused: bool = False  # the host would refuse to start with it
+    covered: tuple[AliasCoverage, ...] = ()
+
+
+def _report(host: str, settings: HostSettings, tree: Tree, aliases: AliasSet) -> _CheckedHost:
+    from outfitter.cli import alias_check, provisioning_check  # noqa: PLC0415
     from outfitter.inventory import host_devices, scan  # noqa: PLC0415
+    from outfitter.scheduling.nova import alias_coverage  # noqa: PLC0415
 
     found = scan.scan(tree)
     try:
         seen = host_devices.host_devices(host, settings, found)
     except errors.Invalid as error:
-        return ("  would refuse to start:", *(f"  - {cause.field}: {cause.message}" for cause in error.causes)), True
+        return _CheckedHost(
+            ("  would refuse to start:", *(f"  - {cause.field}: {cause.message}" for cause in error.causes)), refused=True)
     report = _HostReport(settings, found, seen)
-    placement, refused = report.placement(host)
-    return (*report.lines(), *provisioning_check.lines(host, settings, found), *placement), refused
+    placement, plan = report.placement(host, in_placement=aliases.in_placement)
+    covered = tuple(alias_coverage.coverage(host, aliases, seen.offered, plan.providers)) if plan is not None else ()
+    return _CheckedHost((*report.lines(), *provisioning_check.lines(host, settings, found), *placement,
+                         *alias_check.lines(covered)), plan is None, covered)
 
 
 @dataclass(slots=True)
@@ -268,22 +290,22 @@ class _HostReport:
             f"{device.vendor}:{device.product}", device.driver or "no driver",
             _without(device, reasons[device.address]))) for device in devices])
 
-    def placement(self, host: str) -> tuple[tuple[str, ...], bool]:
-        """What is reported to Placement, and whether the host would refuse to start because of it."""
+    def placement(self, host: str, *, in_placement: bool) -> tuple[tuple[str, ...], Plan | None]:
+        """What is reported to Placement; None: the host would refuse to start because of it."""
         from outfitter.inventory import providers  # noqa: PLC0415
 
-        asked = "request" if self.settings.pci_in_placement else "do not request"
+        asked = "request" if in_placement else "do not request"
         try:
             plan = providers.plan(host, self.settings, self.seen.offered, orphans=self.seen.orphans)
         except errors.StartupRefused as error:
-            return ("", "  would refuse to start:", *(f"  - {reason}" for reason in error.reasons)), True
+            return ("", "  would refuse to start:", *(f"  - {reason}" for reason in error.reasons)), None
         if not self.settings.report_in_placement:
             reported = "nothing is reported to Placement (report_in_placement is off)"
         else:
             reported = f"{_count(len(plan.providers), 'provider')} reported to Placement (report_in_placement is on)"
         return ("", f"  {reported}; aliases {asked} devices there (pci_in_placement is "
-                    f"{'on' if self.settings.pci_in_placement else 'off'})",
-                *(f"  warning: {warning}" for warning in plan.warnings)), False
+                    f"{'on' if in_placement else 'off'})",
+                *(f"  warning: {warning}" for warning in plan.warnings)), plan
 
 
 def _nothing(taken: Mapping[str, DeviceSpecEntry], compared: Mapping[str, Comparison]) -> str:

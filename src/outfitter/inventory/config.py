@@ -4,7 +4,7 @@ Parsed strictly, with all mistakes reported at once. docs/configuration.md docum
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -84,18 +84,19 @@ class Config:
 
 
 DEFAULT = Config()
+Check = Callable[[Reader, HostSettings], None]  # reports mistakes in the settings for all hosts
 
 
-def load(path: Path) -> Config:
-    """Read a configuration file; Invalid names every field that is wrong."""
+def load(path: Path, check: Check | None = None) -> Config:
+    """Read a configuration file; Invalid names every field that is wrong. `check` reports further mistakes with them."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise errors.Invalid(f"the configuration file {path} cannot be read: {error}") from error
-    return parse(text, str(path))
+    return parse(text, str(path), check)
 
 
-def parse(text: str, source: str = "the configuration file") -> Config:
+def parse(text: str, source: str = "the configuration file", check: Check | None = None) -> Config:
     """Read the text of a configuration file; Invalid names every field that is wrong."""
     reader = Reader(source)
     top = reader.section(reader.parse(text), "", KEYS["file"])
@@ -107,6 +108,8 @@ def parse(text: str, source: str = "the configuration file") -> Config:
     for name, value in given.items() if isinstance(given, dict) else ():
         hosts[name] = _settings(reader.section(value, f"hosts.{name}", KEYS["host"]), default)
     scheduling = _scheduling(top)
+    if check is not None:
+        check(reader, default)
     reader.finish()
     return Config(default, MappingProxyType(hosts), scheduling)
 

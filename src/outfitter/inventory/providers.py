@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outfitter.api.providers import Inventory, Provider
@@ -130,7 +130,25 @@ def plan(
     planner = _TreePlanner(host, settings, offered, held)
     planner.stored = {provider.name: provider for provider in ours}
     made = planner.plan(orphans)
-    return Plan((*others, *made), tuple(planner.warnings))
+    return Plan((*others, *made), (*planner.warnings, *_useless_aliases(settings, offered)))
+
+
+def _useless_aliases(settings: HostSettings, offered: Sequence[AssignableDevice]) -> Iterator[str]:
+    """A warning for each alias by ids whose devices device_spec gives another class than the one made from the ids: with
+    pci_in_placement it matches none of them."""
+    if not settings.pci_in_placement:
+        return
+    classes: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for offer in offered:
+        if isinstance(offer.device, HostDevice) and offer.device.vendor and offer.device.product:
+            classes[offer.device.vendor, offer.device.product].add(resource_class(offer.device, offer.entry))
+    for alias in settings.alias:
+        ids = alias.get("vendor_id", "").lower(), alias.get("product_id", "").lower()
+        asked = placement_names.generated_class(*ids)
+        if ids in classes and not alias.get("resource_class", "").strip() and asked not in classes[ids]:
+            yield (f"alias {alias.get('name')} matches no device with ids {':'.join(ids)}: with pci_in_placement an alias "
+                   f"without resource_class asks for {asked}, and device_spec gives them {_listed(classes[ids])}; write "
+                   f"resource_class: {min(classes[ids])} in the alias")
 
 
 class _TreePlanner:

@@ -59,13 +59,28 @@ def parse(values: Sequence[Any], *, in_placement: bool) -> dict[str, Alias]:
     (`pci_in_placement`). Invalid has a cause for each mistake, with the name of the alias."""
     reader = strict_yaml.Reader("alias")
     entries = config.read_alias(reader, values, "alias")
-    if not reader.causes:
-        by_name: dict[str, list[Mapping[str, str]]] = {}
-        for entry in entries:
-            by_name.setdefault(entry["name"], []).append(entry)
-        found = {name: _alias(reader, name, same, in_placement=in_placement) for name, same in by_name.items()}
+    found = {} if reader.causes else _by_name(reader, entries, in_placement=in_placement)
     reader.finish(shown=len(reader.causes))
     return found
+
+
+def check(reader: strict_yaml.Reader, settings: config.HostSettings) -> None:
+    """Reports what is wrong with the aliases of a configuration file together with its other mistakes (`config.load`): an
+    entry that is wrong by itself was reported when it was read, and is skipped."""
+    valid = []
+    for entry in settings.alias:
+        alone = strict_yaml.Reader("alias")
+        config.read_alias(alone, [dict(entry)], "alias")
+        if not alone.causes:
+            valid.append(entry)
+    _by_name(reader, valid, in_placement=settings.pci_in_placement)
+
+
+def _by_name(reader: strict_yaml.Reader, entries: Sequence[Mapping[str, str]], *, in_placement: bool) -> dict[str, Alias]:
+    by_name: dict[str, list[Mapping[str, str]]] = {}
+    for entry in entries:
+        by_name.setdefault(entry["name"], []).append(entry)
+    return {name: _alias(reader, name, same, in_placement=in_placement) for name, same in by_name.items()}
 
 
 def _alias(reader: strict_yaml.Reader, name: str, entries: Sequence[Mapping[str, str]], *, in_placement: bool) -> Alias:

@@ -55,6 +55,11 @@ def why_not(host: HostState, request: AliasRequest, device: PciDevice) -> Reject
     return Rejection(RejectionCode.ALIAS_MISMATCH, device.id, detail={"alias": request.alias}, causes=tuple(causes))
 
 
+def mismatch_count(host: HostState, request: AliasRequest, device: PciDevice) -> int:
+    """How far a device is from what a request asks for: of the spec that it is nearest to."""
+    return min(len(list(_mismatches(host, request, spec, device))) for spec in request.specs)
+
+
 def _mismatches(host: HostState, request: AliasRequest, spec: Spec, device: PciDevice) -> Iterator[Mapping[str, object]]:
     """What of an alias' spec is not true of a device: the field, what the device has and what is wanted."""
     if request.in_placement:
