@@ -24,6 +24,7 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.agent_host import AgentHost
 from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock
@@ -142,7 +143,10 @@ class Scene:
         """All that the scheduler of the embedded product goes by."""
         assert isinstance(self.product, app.Embedded)
         found: dict[str, Any] = {name: (await self.store.list(kind)).items for name, kind in FACTS.items()}
-        return Facts(**found, policy=self.product.settings.policy, features=self.product.settings.features)
+        configured = [obj for obj in (await self.store.list(kinds.CONFIG_MAP, flavor_claim.ALIASES_NAMESPACE)).items
+                      if obj["metadata"]["name"] == flavor_claim.ALIASES_CONFIG_MAP]
+        aliases = flavor_claim.read_aliases(configured[0]) if configured else None
+        return Facts(**found, aliases=aliases, policy=self.product.settings.policy, features=self.product.settings.features)
 
     # -- waiting
 

@@ -52,7 +52,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         raise Forbidden(
             f"a plan needs to read {', '.join(there.unread)}, which you have no permission for; ask an administrator"
         )
-    kubevirts, aliases = await listed(client, kinds.KUBEVIRT), await _aliases(client)
+    kubevirts, aliases = await listed(client, kinds.KUBEVIRT), there.aliases or AliasSet()
     rules, found = admission.AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)}), list[tuple[Kind, Object]]()
     for number, (kind, obj, where) in enumerate(read):
         with located_errors(obj, where):
@@ -79,16 +79,6 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         text.print_lines(time_format.with_local_times(line, now) for line in lines)
     if waiting:
         raise SystemExit(1)
-
-
-async def _aliases(client: Client) -> AliasSet:
-    """The PCI aliases of the server's configuration."""
-    try:
-        return flavor_claim.read_aliases(
-            await client.store.get(kinds.CONFIG_MAP, flavor_claim.ALIASES_CONFIG_MAP, "kube-system")
-        )
-    except (NotFound, Forbidden):
-        return AliasSet()
 
 
 async def _known(client: Client, vm: Object) -> Object:

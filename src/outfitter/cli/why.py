@@ -16,10 +16,11 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.cli import time_format
 from outfitter.cli.client import Client, kind_named
 from outfitter.cli.device import text
-from outfitter.errors import BadRequest, Forbidden, NotFound
+from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound
 from outfitter.scheduling import config, plugins
 from outfitter.scheduling.explain import claim, pod, vm
 from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.nova import flavor_claim
 
 NEEDED = (
     kinds.POD,
@@ -108,5 +109,9 @@ async def facts(client: Client) -> Facts:
     how = config.SchedulingConfig()
     with contextlib.suppress(NotFound, Forbidden):
         how = config.SchedulingConfig.read(await client.store.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
+    aliases: flavor_claim.AliasSet | None = None
+    with contextlib.suppress(NotFound, Forbidden, Invalid, json.JSONDecodeError):
+        aliases = flavor_claim.read_aliases(await client.store.get(
+            kinds.CONFIG_MAP, flavor_claim.ALIASES_CONFIG_MAP, flavor_claim.ALIASES_NAMESPACE))
     return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.skipped()), templates,
-                 tuple(unread), rules, how.policy, how.features, trees, inventories, datetime.now(UTC))
+                 tuple(unread), rules, how.policy, how.features, trees, inventories, aliases, datetime.now(UTC))

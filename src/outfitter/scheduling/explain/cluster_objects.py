@@ -20,6 +20,7 @@ from outfitter.scheduling.dra import assigned_devices, extended_resources
 from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
 from outfitter.scheduling.dra.published_device import published_device
 from outfitter.scheduling.filter.node_usage import NodeUsage
+from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.plugins import NO_PLUGINS, SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, place
@@ -46,6 +47,7 @@ class Facts:
     features: Features = FEATURES
     trees: Sequence[Object] = ()  # ProviderTrees
     inventories: Sequence[Object] = ()
+    aliases: AliasSet | None = None  # that are configured now; None: not known
     now: datetime | None = None  # None: no host is skipped, and no toleration expires
 
     def claim(self, namespace: str, name: str) -> Object | None:
@@ -83,6 +85,9 @@ class Facts:
         gone = found is not None and self.vanished(device)  # its taint may have been dropped by the API server
         return {**found, "taints": [{"key": VANISHED}]} if found is not None and gone else found
 
+    def published(self, device: DeviceId) -> bool:
+        return device in self._published
+
     def bookings(self, uid: str) -> list[tuple[str, Booking]]:
         return [(page.host, booking) for page in self._parsed_pages() for booking in page.of(uid)]
 
@@ -118,6 +123,11 @@ class Facts:
     def _claims(self) -> dict[tuple[str, str], Object]:
         """The first of a name counts: what a plan brings along stands before what is there."""
         return {(claim["metadata"].get("namespace", ""), claim["metadata"]["name"]): claim for claim in reversed(self.claims)}
+
+    @functools.cached_property
+    def _published(self) -> set[DeviceId]:
+        return {DeviceId(part["spec"]["driver"], part["spec"]["pool"]["name"], device["name"])
+                for part in self.slices for device in part["spec"].get("devices") or ()}
 
     @functools.cached_property
     def _known_pages(self) -> dict[str, Page]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from outfitter.api import conditions, kinds, rejection_conditions
+from outfitter.api import conditions, kinds
 from outfitter.api.kubevirt import device_refs, device_status, failed_launches, lost_devices, network_info, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.rejection import Rejection, RejectionCode, out_of_service
 from outfitter.api.rejection_text import render
 from outfitter.inventory import cpulist
-from outfitter.scheduling.explain import grouping
+from outfitter.scheduling.explain import grouping, vm_remedies
 from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
@@ -53,7 +53,8 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     if shown == "Stopped":
         return say("Ended", f"is stopped, and its run strategy {strategy} leaves that to you: nothing is wrong",
                    todo=(f"outfit vm start {meta['name']}",))
-    return say("Waiting", f"has no instance (run strategy {strategy}, status {shown})", "instance")
+    return vm_remedies.of_own_claims(facts, meta["uid"], say(
+        "Waiting", f"has no instance (run strategy {strategy}, status {shown})", "instance"))
 
 
 def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
@@ -67,9 +68,7 @@ def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
 def instance(facts: Facts, obj: Mapping[str, Any], *, goes: str = GOES) -> Explanation:
     """A VMI, with the hosts on which its launch failed. `goes`: what it does while it is being deleted."""
     answer, failed = _instance(facts, obj, goes=goes), failed_launches.of(obj)
-    codes = (*answer.codes, *rejection_conditions.of(obj))
-    if answer.state in ("Waiting", "Failed") and RejectionCode.REQUEST_MISSING in codes:
-        answer = replace(answer, todo=(*answer.todo, *_rename(obj)))
+    answer = vm_remedies.of_vmi(facts, obj, answer)
     return replace(answer, lines=(*answer.lines, *map(str, failed))) if failed else answer
 
 
@@ -104,14 +103,6 @@ def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation
     if answer.state == "Waiting" and not newest["spec"].get("nodeName"):  # its pod is only where it waits
         return replace(answer, about=f"vmi/{meta['name']}")
     return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")
-
-
-def _rename(obj: Mapping[str, Any]) -> tuple[str, ...]:
-    """What helps a VM that names a request which its claim does not have."""
-    vm, name = vm_api.owner(obj, kinds.VM.kind), obj["metadata"]["name"]
-    if vm is None:
-        return (f"outfit delete vmi {name}, and apply it again with a requestName that there is",)
-    return (f"correct requestName in the template of vm/{vm['name']}, then: outfit vm restart {vm['name']}",)
 
 
 def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:

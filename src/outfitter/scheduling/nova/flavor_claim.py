@@ -33,6 +33,7 @@ from outfitter.scheduling.nova.host_state import PciAllocation
 CLASS = DRIVER  # the DeviceClass of all that our driver publishes
 KIND = "FlavorRequest"
 ALIASES_CONFIG_MAP = "outfitter-aliases"  # the ConfigMap with the configured aliases
+ALIASES_NAMESPACE = "kube-system"
 NUMA = "resource.kubernetes.io/numaNode"
 PROVIDER = f"{DRIVER}/provider"
 MAX_PARAMETERS = 10 * 1024  # bytes that Kubernetes takes
@@ -65,7 +66,7 @@ def device_class() -> Object:
 def aliases_config_map(settings: HostSettings) -> Object:
     """The aliases as a ConfigMap, for users and `outfit plan`."""
     return {"apiVersion": kinds.CONFIG_MAP.api_version, "kind": kinds.CONFIG_MAP.kind,
-            "metadata": {"name": ALIASES_CONFIG_MAP, "namespace": "kube-system"},
+            "metadata": {"name": ALIASES_CONFIG_MAP, "namespace": ALIASES_NAMESPACE},
             "data": {"alias": json.dumps([dict(each) for each in settings.alias], sort_keys=True),
                      "pci_in_placement": json.dumps(settings.pci_in_placement)}}
 
