@@ -134,7 +134,7 @@ NO_RACK: Object = {"label": "rack", "wanted": "r1", "has": "r2"}
 SITUATIONS = {
     "gpu2": Stuck((("gpu-a", Code.TOO_FEW_FREE, {**ONE, "match": 1, "free": 0}), ("net-a", Code.NO_MATCH, {"devices": 4})),
                   todo=("vmi/gpu1",)),
-    "a100": Stuck((("gpu-a net-a", Code.NO_MATCH, {"devices": 1}),)),
+    "a100": Stuck((("gpu-a", Code.NO_MATCH, {"devices": 1}), ("net-a", Code.NO_MATCH, {"devices": 4}))),
     "noclass": Stuck(own=(Code.CLASS_MISSING, {"class": "gpus"}), todo=("did you mean gpu?",), waits_for="class"),
     "notemplate": Stuck(own=(Code.CLAIM_NOT_CREATED, {"entry": "dev", "template": "one-vff"}), todo=("did you mean one-vf?",),
                         waits_for="template"),

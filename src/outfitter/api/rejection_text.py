@@ -29,6 +29,7 @@ class Wording:
     namespace: str = ""  # the reader's: a holder in it is named without its namespace
     claims: bool = True  # name the claim of a holder that has a better name
     many: bool = False  # the sentence is about several hosts
+    requests: bool = True  # name the request or alias that rejects a device; False: the line begins with it
 
 
 EXACT = Wording()  # for conditions and events: everything is named
@@ -86,10 +87,9 @@ def amount_text(name: str, amount: int, *, up: bool = False) -> str:
     return f"{tenths / 10:.1f}".removesuffix(".0") + UNITS[power]
 
 
-def _request(detail: Mapping[str, Any]) -> str:
-    """What asks: an extended resource, a PCI alias or a request of a claim."""
-    return next((f"{word} {detail[word]}" for word in ("resource", "alias") if detail.get(word)),
-                f"request {detail.get('request', '')}")
+def request_name(detail: Mapping[str, Any]) -> str:
+    """What asks: an extended resource, a PCI alias or a request of a claim; "" where the detail names none."""
+    return next((f"{word} {detail[word]}" for word in ("resource", "alias", "request") if detail.get(word)), "")
 
 
 def _plain(text: str) -> Callable[[Rejection, Wording], str]:
@@ -242,13 +242,13 @@ def _no_match(rejection: Rejection, wording: Wording) -> str:
     devices = "none of their devices" if wording.many else f"none of its {rejection['devices']} devices"
     if alias := rejection.detail.get("alias"):
         return f"{devices} is what alias {alias} asks for"
-    names = " nor ".join(f"{_request(each)} ({each['class']})" for each in rejection["alternatives"])
+    names = " nor ".join(f"{request_name(each)} ({each['class']})" for each in rejection["alternatives"])
     return f"{devices} is what {names} asks for"
 
 
 def _too_few_free(rejection: Rejection, wording: Wording) -> str:
     wanted = "all" if rejection.detail.get("all") else rejection["wanted"]
-    return f"{_request(rejection.detail)} wants {wanted}: {rejection['match']} match, {rejection['free']} free"
+    return f"{request_name(rejection.detail)} wants {wanted}: {rejection['match']} match, {rejection['free']} free"
 
 
 def _too_few_together(rejection: Rejection, wording: Wording) -> str:
@@ -292,7 +292,7 @@ def _counter(rejection: Rejection, wording: Wording) -> str:
         return f"excluded by {words or 'others'}, with which it shares {', '.join(detail['sets'])}"
     if "counter" in detail:
         return f"the devices share {detail['counter']}, of which too little is left"
-    return f"{_request(rejection.detail)} wants {detail['wanted']}: too little is left of the counters that its devices share"
+    return f"{request_name(detail)} wants {detail['wanted']}: too little is left of the counters that its devices share"
 
 
 def _excluding(cause: Rejection, wording: Wording) -> str:
@@ -314,7 +314,8 @@ def _selector_false(rejection: Rejection, wording: Wording) -> str:
     has, lacks = detail["has"], detail["lacks"]
     says = [f"it says {', '.join(f'{name} {value}' for name, value in has.items())}"] if has else []
     says += [f"it has no {', '.join(lacks)}"] if lacks else []
-    return f"{detail['owner']}{number} wants {detail['term']}" + (f"; {', '.join(says)}" if says else "")
+    owner = f"{detail['owner']}{number} " if wording.requests or detail["owner"] != request_name(detail) else ""
+    return f"{owner}wants {detail['term']}" + (f"; {', '.join(says)}" if says else "")
 
 
 def _selector_error(rejection: Rejection, wording: Wording) -> str:
@@ -375,15 +376,15 @@ def _tainted(rejection: Rejection, wording: Wording) -> str:
     if not ("request" in rejection.detail or "resource" in rejection.detail):
         return f"tainted {rejection['taint']}"
     longer = " any longer" if rejection.detail.get("expired") else ""
-    return f"tainted {rejection['taint']}, which {_request(rejection.detail)} does not tolerate{longer}"
+    return f"tainted {rejection['taint']}, which {request_name(rejection.detail)} does not tolerate{longer}"
 
 
 def _capacity_small(rejection: Rejection, wording: Wording) -> str:
-    return f"has too little capacity for {_request(rejection.detail)}"
+    return f"has too little capacity for {request_name(rejection.detail)}"
 
 
 def _capacity_used(rejection: Rejection, wording: Wording) -> str:
-    return f"has too little capacity left for {_request(rejection.detail)}"
+    return f"has too little capacity left for {request_name(rejection.detail)}"
 
 
 # -- NUMA
@@ -403,7 +404,10 @@ def _numa_cpus(rejection: Rejection, wording: Wording) -> str:
 def _numa_far(rejection: Rejection, wording: Wording) -> str:
     if rejection.device is not None:
         numa = rejection["numa"]
-        return f"is on {'an unknown NUMA cell' if numa is None else f'NUMA cell {numa}'}"
+        where = f"is on {'an unknown NUMA cell' if numa is None else f'NUMA cell {numa}'}"
+        if rejection.holder is None:
+            return where
+        return f"{where}, too far from the free CPUs, and {_held(rejection, wording)}"
     return (f"no NUMA cell has both the CPUs and devices that are near enough ({', '.join(rejection['policies'])}): "
             f"{_cells(rejection)}")
 

@@ -420,7 +420,7 @@ class _Placer:
 
     def _by_counting(self, row: int, host: str) -> HostRejection | None:
         """What a search would reject it for, where counting shows it: of thousands of hosts few are worth a search."""
-        unlike: Rejection | None = None
+        unlike: list[Rejection] = []
         short: Rejection | None = None
         unmatched = unfree = 0
         for request in (request for one in self.demands for request in one.requests):
@@ -431,13 +431,12 @@ class _Placer:
             least = min(max(ask.count - count.match, 0) for ask, count in zip(request, there, strict=True))
             unmatched += least
             if not any(count.match for count in there) and least:
-                unlike = unlike or bounds.nothing_like(request, there[0].devices)
+                unlike.append(bounds.nothing_like(request, there[0].devices))
             elif len(request) == 1 and there[0].free is not None and there[0].free < request[0].count:
                 unfree += request[0].count - there[0].free
                 short = short or bounds.too_few(request[0], there[0].match, there[0].free)
-        if (counted := unlike or short) is None:
-            return None
-        return HostRejection((counted,), _far(unmatched, unfree), lambda: self._allocate(host))
+        counted = tuple(unlike) or ((short,) if short is not None else ())
+        return HostRejection(counted, _far(unmatched, unfree), lambda: self._allocate(host)) if counted else None
 
 
 def _far(unmatched: int, unfree: int) -> tuple[int, ...]:

@@ -72,10 +72,9 @@ def test_hosts_stand_together_whatever_label_they_have() -> None:
 
 
 def test_the_nearest_device_is_the_one_that_passes_most() -> None:
-    near = grouping.nearest_device(many()[5:])
-    assert near is not None
-    assert (near[0], near[1].code, near[1].device) == ("n5", Code.SELECTOR_FALSE, no_vf("x", "n5").device)
-    assert grouping.nearest_device(many()) is None, "others have what is asked for"
+    [(host, near)] = grouping.nearest_devices(many()[5:])
+    assert (host, near.code, near.device) == ("n5", Code.SELECTOR_FALSE, no_vf("x", "n5").device)
+    assert grouping.nearest_devices(many()) == [], "others have what is asked for"
 
 
 def test_many_names() -> None:

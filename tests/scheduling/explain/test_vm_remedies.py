@@ -67,7 +67,8 @@ async def test_the_device_of_a_claim_that_the_vm_keeps_is_gone(tmp_path: Path) -
         found = await why(later, "keep")
         [lost] = found.rejections
         assert lost.device is not None
-        assert (lost.device.pool, lost.device.device) == ("oak", claim["status"]["allocation"]["devices"]["results"][0]["device"])
+        [result] = claim["status"]["allocation"]["devices"]["results"]
+        assert (lost.device.pool, lost.device.device) == ("oak", result["device"])
         [todo] = found.todo
         assert f"kubectl delete resourceclaim {name} -n here" in todo
         await later.delete(kinds.RESOURCE_CLAIM, name)

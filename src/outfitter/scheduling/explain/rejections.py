@@ -18,12 +18,15 @@ VALUES = 4  # of an attribute, that are named
 
 
 def of_node(search: Search) -> tuple[Rejection, ...]:
-    """The node as a whole, the first reason that explains it."""
+    """The node as a whole: every request that no device matches, else the first reason that explains it."""
     site = search.site
     if site.invalid:
         return tuple(Rejection.of(RejectionCode.POOL_INVALID, pool=str(pool), message=pool.invalid) for pool in site.invalid)
     if not site.devices:
         return (_updating(site.incomplete[0]) if site.incomplete else Rejection(RejectionCode.NO_DEVICES),)
+    if unlike := [bounds.nothing_like([want.ask for want in step.wants], len(site.devices)) for step in search.steps
+                  if not any(want.fit or not (want.need or want.ask.everything) for want in step.wants)]:
+        return tuple(unlike)
     return bounds.why_not(search, search.start()) or (_drained(search) or Rejection(RejectionCode.NO_COMBINATION),)
 
 

@@ -105,10 +105,18 @@ def _released(host: str, holders: Iterable[Holder], here: SchedulingSnapshot, fi
         more = [f"one of {len(ending) - grouping.NAMED} more"] if len(ending) > grouping.NAMED else []
         yield f"{host} could take it once {' or '.join([*ending[:grouping.NAMED], *more])} ends"
     for last in range(2, len(tried) + 1) if not alone else ():
-        if fits(here.without({uid for name in tried[:last] for uid in who[name]})):
-            those = [f"{name} (stopped: delete it)" if name in kept else name for name in tried[:last]]
+        if fits(here.without(_uids(who, tried[:last]))):
+            ending = tried[:last]
+            for name in tried[:last - 1]:  # such as one whose devices are on another NUMA node than the others'
+                rest = [other for other in ending if other != name]
+                ending = rest if fits(here.without(_uids(who, rest))) else ending
+            those = [f"{name} (stopped: delete it)" if name in kept else name for name in ending]
             yield f"{host} could take it once {' and '.join(those)} end"
             return
+
+
+def _uids(who: Mapping[str, set[str]], names: Iterable[str]) -> set[str]:
+    return {uid for name in names for uid in who[name]}
 
 
 def _stopped(claim: Object | None) -> str:

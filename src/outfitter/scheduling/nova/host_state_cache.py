@@ -16,10 +16,10 @@ from outfitter.api.page import Page
 from outfitter.api.rejection import UNLIKE, Rejection, RejectionCode
 from outfitter.inventory import numa_cells
 from outfitter.scheduling.dra.node_devices import NodeDevices
-from outfitter.scheduling.nova import flavor_claim, pci_allocator
+from outfitter.scheduling.nova import flavor_claim, numa_topology, pci_allocator
 from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
 from outfitter.scheduling.nova.host_state import HostState, PciAllocation, PciDevice, PublishedHost
-from outfitter.scheduling.nova.numa_topology import NumaCell
+from outfitter.scheduling.nova.numa_topology import NumaCell, Seat
 
 NOTHING: Mapping[DeviceId, Rejection] = {}
 
@@ -34,8 +34,12 @@ class Unmet:
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
-        """Of the host as a whole."""
-        return (self.rejection,)
+        """Of the host as a whole: every alias that no device matches, else what was found first."""
+        if self.rejection.code is not RejectionCode.NO_MATCH:
+            return (self.rejection,)
+        return tuple(Rejection.of(RejectionCode.NO_MATCH, devices=len(self.host.devices), alias=request.alias)
+                     for request in self.ask.requests if request.count
+                     and not any(pci_allocator.matches(self.host, request, device) for device in self.host.devices))
 
     @property
     def lacking(self) -> tuple[int, int]:
@@ -50,19 +54,26 @@ class Unmet:
     @property
     def obstacles(self) -> tuple[Rejection, ...]:
         """What is wrong with each device, for each alias."""
+        guest, cells = self.ask.guest, self.host.cells
+        seats = [] if guest.cells is None or guest.spread else list(
+            numa_topology.seats(cells, guest, {}, wants_devices=True))
         return tuple(dict.fromkeys(
-            rejection.with_detail(request=request.request_id) for request in self.ask.requests
-            for device in self.host.devices if (rejection := self._obstacle(request, device)) is not None))
+            rejection.with_detail(request=request.request_id, alias=request.alias) for request in self.ask.requests
+            for device in self.host.devices if (rejection := self._obstacle(request, device, seats)) is not None))
 
     @property
     def blocking(self) -> tuple[Rejection, ...]:
         """The same of those devices alone that are what is asked for."""
         return tuple(rejection for rejection in self.obstacles if rejection.code not in UNLIKE)
 
-    def _obstacle(self, request: AliasRequest, device: PciDevice) -> Rejection | None:
+    def _obstacle(self, request: AliasRequest, device: PciDevice, seats: Sequence[Seat]) -> Rejection | None:
+        """`seats`: the NUMA cells that have the CPUs; a holder whose device is near none of them is not in the way."""
         if (mismatch := pci_allocator.why_not(self.host, request, device)) is not None:
             return mismatch
         if device.blocked is not None:
+            far = seats and all(seat.tier(request.numa_policy, device.numa) is None for seat in seats)
+            if far and device.blocked.code is RejectionCode.HELD:
+                return replace(device.blocked, code=RejectionCode.NUMA_TOO_FAR, detail={"numa": device.numa})
             return device.blocked
         if self.ask.guest.cells is None:
             return None

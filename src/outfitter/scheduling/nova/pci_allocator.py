@@ -44,15 +44,19 @@ def matches(host: HostState, request: AliasRequest, device: PciDevice) -> bool:
 
 def why_not(host: HostState, request: AliasRequest, device: PciDevice) -> Rejection | None:
     """Why a device is not what a request asks for, free or not; None if it is. One cause for each spec of the alias."""
-    causes: dict[Rejection, None] = {}
+    causes: list[Rejection] = []
     for spec in request.specs:
-        detail = next(_mismatches(host, request, spec, device), None)
-        if detail is None:
+        mismatches = list(_mismatches(host, request, spec, device))
+        if not mismatches:
             return None
-        causes[Rejection(RejectionCode.ALIAS_MISMATCH, device.id, detail={"alias": request.alias, **detail})] = None
+        cause = Rejection(RejectionCode.ALIAS_MISMATCH, device.id, detail={
+            "alias": request.alias, **mismatches[0], "failed": len(mismatches)})
+        causes += [cause] if cause not in causes else []
     if len(causes) == 1:
-        return next(iter(causes))
-    return Rejection(RejectionCode.ALIAS_MISMATCH, device.id, detail={"alias": request.alias}, causes=tuple(causes))
+        return causes[0]
+    nearest = min(cause["failed"] for cause in causes)
+    return Rejection(RejectionCode.ALIAS_MISMATCH, device.id, detail={"alias": request.alias, "failed": nearest},
+                     causes=tuple(causes))
 
 
 def mismatch_count(host: HostState, request: AliasRequest, device: PciDevice) -> int:
@@ -66,10 +70,9 @@ def _mismatches(host: HostState, request: AliasRequest, spec: Spec, device: PciD
         row = host.rows.get(device.provider)
         if row is None:
             yield {"field": "provider"}
-            return
-        if spec.resource_class not in row.inventories:
-            yield {"field": "resource_class", "has": tuple(row.inventories), "wanted": spec.resource_class}
-        if lacking := spec.traits.lacks(row.provider.traits):
+        if row is None or spec.resource_class not in row.inventories:
+            yield {"field": "resource_class", "has": tuple(row.inventories) if row else (), "wanted": spec.resource_class}
+        if lacking := spec.traits.lacks(row.provider.traits if row else frozenset()):
             yield {"field": "traits", "lacks": tuple(lacking)}
     if spec.vendor not in (None, device.vendor) or spec.product not in (None, device.product):
         yield {"field": "ids", "has": f"{device.vendor}:{device.product}",
@@ -93,9 +96,10 @@ def choose(host: HostState, ask: FlavorRequest) -> PciAllocation | PciRejection:
     requests = [request for request in ask.requests if request.count]
     fits = [frozenset(device.id for device in host.devices if not device.blocked and matches(host, request, device))
             for request in requests]
-    for request, found in zip(requests, fits, strict=True):
-        if len(found) < request.count:
-            return _too_few(host, request, len(found))
+    if short := [(request, len(found)) for request, found in zip(requests, fits, strict=True) if len(found) < request.count]:
+        # One that no device matches says more than one whose devices others have.
+        request, free = next((one for one in short if not one[1] and not _any_matches(host, one[0])), short[0])
+        return _too_few(host, request, free)
     chooser = _Chooser(host, ask, requests, fits)
     anywhere = chooser.solve(None)
     if anywhere is None:  # no cell could make it better
@@ -251,6 +255,10 @@ class _Chooser:
         return PciRejection(Rejection.of(
             RejectionCode.NUMA_TOO_FAR, cells=cells,
             policies=tuple(f"{request.alias} {request.numa_policy}" for request in self.requests)))
+
+
+def _any_matches(host: HostState, request: AliasRequest) -> bool:
+    return any(matches(host, request, device) for device in host.devices)
 
 
 def _too_few(host: HostState, request: AliasRequest, free: int) -> PciRejection:
