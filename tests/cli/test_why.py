@@ -293,7 +293,7 @@ def test_vm_explanation_names_the_next_step(say: Say) -> None:
         "vm/manual is stopped, and its run strategy Manual leaves that to you: nothing is wrong", "  -> outfit vm start manual"]
     until(lambda: "exists that this VM does not own" in say("why", "vm/gpu1"), "another has its name")
     assert say("why", "vm/gpu1").splitlines()[1:] == [
-        "  -> outfit delete vmi gpu1, which ends that instance; or give the machine another name"]
+        "  -> outfit delete vmi gpu1, which ends that instance; or give the VM another name"]
     say("delete", "vm", "plain", "manual", "gpu1")
 
 
