@@ -90,7 +90,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         do("device", "reserve", *(f"net-a/{name}" for name in VFS[:3]), "--reason", "maintenance")
         do("device", "quarantine", f"net-a/{VFS[3]}", "--reason", "fell off the bus")
         do("apply", "-f", "-", stdin=listed(machine("gpu1", "one-gpu")))
-        until(lambda: "Running" in do("get", "vmi", "gpu1"), "gpu1 runs")
+        until(lambda: " Running " in do("get", "vmi", "gpu1"), "gpu1 runs")
         do("apply", "-f", "-", stdin=STUCK)
         until(lambda: do("get", "vmi").count("Scheduling") == 9, "everybody else waits")
         until(lambda: all(condition(running, name) for name in ("gpu2", "near", "a100", "noclass", "far", "huge", "marked")),
@@ -225,7 +225,7 @@ def test_a_wait_that_stays_the_same_is_not_written_again(up: Up, say: Say) -> No
     say("apply", "-f", "-", stdin=listed({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "passing"},
         "spec": {"domain": {"devices": {}}}}))
-    until(lambda: "Running" in say("get", "vmi", "passing"), "it runs")
+    until(lambda: " Running " in say("get", "vmi", "passing"), "it runs")
     say("delete", "vmi", "passing")
     assert waiting() == before
 
@@ -398,7 +398,7 @@ def test_dedicated_cpus_are_planned_and_shown(say: Say) -> None:
     lines = say("plan", "-f", "-", stdin=listed(own("p0", 8), own("p1", 7), own("p2", 2)), code=1).splitlines()
     assert lines[-1] == "3 planned: 2 fit, 1 would wait"
     say("apply", "-f", "-", stdin=listed(own("p1", 3)))
-    until(lambda: "Running" in say("get", "vmi", "p1"), "p1 runs")
+    until(lambda: " Running " in say("get", "vmi", "p1"), "p1 runs")
     told = re.search(r"CPUs (0-2|8-10) of NUMA cell (0|1) for itself", say("why", "vmi/p1"))  # where fewer devices are free
     assert told is not None
     pod = next(word for word in say("get", "pods", "-o", "name").split() if "-p1-" in word)
