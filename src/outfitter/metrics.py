@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from outfitter import __version__
 from outfitter.api import kinds
+from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.page import OUT_OF_SERVICE_STATES
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.store.queue_metrics import Durations
@@ -77,7 +78,7 @@ class Metrics:
                     self._devices())
         yield _many(gauge, "outfitter_bookings", "Bookings on a page of the ledger.", ("page", "state"), Counter(
             (page["metadata"]["name"], booking["state"]) for page in self._items(kinds.LEDGER_PAGE)
-            for booking in page["spec"].get("bookings") or ()))
+            for booking in well_formed_bookings(page)))
         yield _many(gauge, "outfitter_devices_out_of_service", "Devices that are out of service, by page and state.",
                     ("page", "state"), self._out_of_service())
 
@@ -96,7 +97,7 @@ class Metrics:
         out: Counter[tuple[str, ...]] = Counter()
         for page in self._items(kinds.LEDGER_PAGE):
             for state in OUT_OF_SERVICE_STATES:
-                if records := page["spec"].get(state):
+                if records := raw_entries(page, state):
                     out[page["metadata"]["name"], state] = len(records)
         return out
 

@@ -1,9 +1,12 @@
 """The values on a LedgerPage: bookings (holder, device, amount) and out-of-service records (reserved, quarantined, unclean).
-`page.Page` reads and changes whole pages; `booking_limits` checks amounts."""
+`page.Page` reads and changes whole pages; `booking_limits` checks amounts.
+
+One malformed entry of a page is reported with its field, and costs nothing else of the page. A booking whose device can be read
+still holds it, for an unknown holder: what is malformed is never given to another VM."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -149,3 +152,122 @@ def booking_of(raw: Object) -> Booking:
 def record_of(raw: Object) -> OutOfServiceRecord:
     return OutOfServiceRecord(device_of(raw["device"]), raw.get("reason") or "", raw.get("by") or "", raw.get("since") or "",
                 raw.get("origin") or "")
+
+
+# -- entries of a page, of which some may be malformed: in a cluster a user with the right can write anything into a page
+
+TEXTS = ("driver", "pool", "device")
+HOLDER_TEXTS = ("kind", "name", "uid")
+AMOUNTS = ("resources", "cells", "cpus", "counters", "capacity")  # fields of an amount that are objects
+UNKNOWN = "Unknown"  # the kind of a holder that cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedEntry:
+    """An entry of a page that cannot be read as it is."""
+
+    page: str
+    field: str  # "spec.bookings[2].device"
+    problem: str
+
+    def __str__(self) -> str:
+        return f"page {self.page}: {self.field}: {self.problem}"
+
+
+class BookingEntry(NamedTuple):
+    """A booking beside the object that it was read from; None: not even its device can be read."""
+
+    booking: Booking | None
+    raw: Any
+
+
+class RecordEntry(NamedTuple):
+    record: OutOfServiceRecord | None
+    raw: Any
+
+
+def raw_entries(page: Mapping[str, Any] | None, which: str) -> list[Any]:
+    """The entries of a list of a page as they are stored; none where there is no list."""
+    spec = (page or {}).get("spec")
+    found = spec.get(which) if isinstance(spec, Mapping) else None
+    return list(found) if isinstance(found, list | tuple) else []
+
+
+def well_formed_bookings(page: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    """The bookings of a page as they are stored, without those that are malformed: for indexes of raw pages."""
+    return (raw for raw in raw_entries(page, "bookings") if _problem(raw) is None)
+
+
+def read_bookings(page: Object) -> tuple[list[BookingEntry], list[MalformedEntry]]:
+    entries, malformed = [], list(_not_a_list(page, "bookings"))
+    for index, raw in enumerate(raw_entries(page, "bookings")):
+        if (problem := _problem(raw)) is None:
+            entries.append(BookingEntry(booking_of(raw), raw))
+            continue
+        field, what = problem
+        place = f"spec.bookings[{index}]"
+        malformed.append(MalformedEntry(page["metadata"]["name"], f"{place}{field}", what))
+        entries.append(BookingEntry(_held_by_unknown(raw, place), raw))
+    return entries, malformed
+
+
+def read_records(page: Object, state: str) -> tuple[list[RecordEntry], list[MalformedEntry]]:
+    entries, malformed = [], list(_not_a_list(page, state))
+    for index, raw in enumerate(raw_entries(page, state)):
+        problem = _device_problem(raw)
+        if problem is None:
+            entries.append(RecordEntry(record_of(raw), raw))
+            continue
+        malformed.append(MalformedEntry(page["metadata"]["name"], f"spec.{state}[{index}]{problem[0]}", problem[1]))
+        entries.append(RecordEntry(None, raw))
+    return entries, malformed
+
+
+def _held_by_unknown(raw: Any, place: str) -> Booking | None:
+    if _device_problem(raw) is not None:
+        return None
+    return Booking(device_of(raw["device"]), Holder(UNKNOWN, "", place, place), "", "prepared", "")
+
+
+def _not_a_list(page: Object, which: str) -> Iterator[MalformedEntry]:
+    spec = page.get("spec") or {}
+    name = page["metadata"]["name"]
+    if not isinstance(spec, Mapping):
+        if which == "bookings":
+            yield MalformedEntry(name, "spec", "must be an object")
+    elif not isinstance(spec.get(which) or [], list | tuple):
+        yield MalformedEntry(name, f"spec.{which}", "must be a list")
+
+
+def _problem(raw: Any) -> tuple[str, str] | None:
+    """What is wrong with a booking: the field of it, and what it must be; None: nothing."""
+    if (problem := _device_problem(raw)) is not None:
+        return problem
+    holder = raw.get("holder")
+    if not isinstance(holder, dict) or not all(isinstance(holder.get(key), str) for key in HOLDER_TEXTS):
+        return ".holder", "must be an object with the texts kind, name and uid"
+    for key in ("state", "since"):
+        if not isinstance(raw.get(key), str):
+            return f".{key}", "must be a text"
+    amount = raw.get("amount") or {}
+    if not isinstance(amount, dict):
+        return ".amount", "must be an object"
+    if len(amount) > 1 or "whole" not in amount:
+        for key in AMOUNTS:
+            if not isinstance(amount.get(key) or {}, dict):
+                return f".amount.{key}", "must be an object"
+    return None
+
+
+def readable_device(raw: Any) -> bool:
+    """Whether an entry of a page names a device."""
+    return _device_problem(raw) is None
+
+
+def _device_problem(raw: Any) -> tuple[str, str] | None:
+    if not isinstance(raw, dict):
+        return "", "must be an object"
+    device = raw.get("device")
+    if not isinstance(device, dict) or not all(isinstance(device.get(key), str) for key in TEXTS):
+        return ".device", "must be an object with the texts driver, pool and device"
+    return None

@@ -22,14 +22,18 @@ from outfitter.api.booking import (
     Holder,
     Key,
     Limits,
+    MalformedEntry,
     OutOfServiceRecord,
     OutOfServiceState,
     State,
-    booking_of,
     device_object,
     device_of,
     holder_of,
-    record_of,
+    raw_entries,
+    read_bookings,
+    read_records,
+    readable_device,
+    well_formed_bookings,
 )
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import LEDGER_PAGE, RESOURCE_CLAIM, Object
@@ -80,9 +84,15 @@ class Page:
         self.object = obj
         self.host: str = obj["metadata"]["name"]
         self.revision: str = obj["metadata"].get("resourceVersion", "")
-        self.bookings: tuple[Booking, ...] = tuple(map(booking_of, self._raw("bookings")))
-        self.reserved, self.quarantined, self.unclean = (
-            tuple(map(record_of, self._raw(state))) for state in OUT_OF_SERVICE_STATES)
+        self._entries, malformed = read_bookings(obj)
+        self.bookings: tuple[Booking, ...] = tuple(entry.booking for entry in self._entries if entry.booking is not None)
+        records: list[tuple[OutOfServiceRecord, ...]] = []
+        for state in OUT_OF_SERVICE_STATES:
+            found, wrong = read_records(obj, state)
+            records.append(tuple(entry.record for entry in found if entry.record is not None))
+            malformed += wrong
+        self.reserved, self.quarantined, self.unclean = records
+        self.malformed: tuple[MalformedEntry, ...] = tuple(malformed)  # kept as they are by every change
 
     @staticmethod
     def blank(host: str) -> Object:
@@ -169,7 +179,7 @@ class Page:
         """The page with one booking replaced."""
         return self._changed(lambda booking, raw: raw if booking.key != key else {
             **{name: value for name, value in raw.items() if name != "prepared"}, **new.to_object(),
-            "holder": _merged(raw["holder"], new.holder)})
+            "holder": _merged(raw.get("holder"), new.holder)})
 
     def without(self, uid: str, device: DeviceId | None = None) -> Object:
         """The page without the bookings of one holder, or without its booking of one device."""
@@ -199,7 +209,7 @@ class Page:
                 raise held_error(taken)
         since = {"since": now} if now and holder.uid != uid else {}
         return self._changed(lambda booking, raw: raw if booking.holder.uid != uid else {
-            **raw, "holder": _merged(raw["holder"], holder), **since})
+            **raw, "holder": _merged(raw.get("holder"), holder), **since})
 
     # -- out-of-service records
 
@@ -207,7 +217,8 @@ class Page:
         """The page with these records. An existing record keeps its time and gets the new reason; a record that a user made is
         never replaced by one of a provider's reserved count."""
         entries = self._raw(state)
-        places = {record_of(raw).device: index for index, raw in enumerate(entries)}
+        places = {entry.record.device: index for index, entry in enumerate(read_records(self.object, state)[0])
+                  if entry.record is not None}
         for record in records:
             index = places.get(record.device)
             if index is None:
@@ -223,23 +234,31 @@ class Page:
 
     def without_records(self, state: OutOfServiceState, devices: Collection[DeviceId]) -> Object:
         """The page without the records of these devices."""
-        return self._with(state, [raw for raw in self._raw(state) if record_of(raw).device not in devices])
+        return self._with(state, [entry.raw for entry in read_records(self.object, state)[0]
+                                  if entry.record is None or entry.record.device not in devices])
 
     # -- changes of the object
 
     def _raw(self, which: str) -> list[Object]:
-        return list((self.object.get("spec") or {}).get(which) or ())
+        return raw_entries(self.object, which)
 
     def _changed(self, change: Callable[[Booking, Object], Object | None]) -> Object:
-        changed = map(change, self.bookings, self._raw("bookings"))
-        return self._with("bookings", [raw for raw in changed if raw is not None])
+        entries: list[Object] = []
+        for booking, raw in self._entries:
+            if booking is None:
+                entries.append(raw)  # malformed
+            elif (new := change(booking, raw)) is not None:
+                entries.append(new)
+        return self._with("bookings", entries)
 
     def _with(self, which: str, entries: list[Object]) -> Object:
         if entries == self._raw(which):
             return self.object
-        spec = {**(self.object.get("spec") or {}), which: entries}
-        if entries and is_pool_page(self.host):
-            spec.setdefault("pool", {key: entries[0]["device"][key] for key in ("driver", "pool")})
+        have = self.object.get("spec")
+        spec = {**(have if isinstance(have, Mapping) else {}), which: entries}
+        readable = [entry["device"] for entry in entries if readable_device(entry)]
+        if readable and is_pool_page(self.host):
+            spec.setdefault("pool", {key: readable[0][key] for key in ("driver", "pool")})
         return {**self.object, "metadata": {**self.object["metadata"]}, "spec": spec}
 
     # -- checks of new bookings
@@ -294,9 +313,10 @@ def held_error(taken: Booking, what: str = "", why: Rejection | None = None) -> 
     return error
 
 
-def _merged(raw: Object, holder: Holder) -> Object:
+def _merged(raw: object, holder: Holder) -> Object:
     """The stored holder with the fields of a new one; unknown fields are kept."""
-    return {**{key: value for key, value in raw.items() if key not in ("kind", "namespace", "name", "uid", "purpose")},
+    kept = raw if isinstance(raw, Mapping) else {}
+    return {**{key: value for key, value in kept.items() if key not in ("kind", "namespace", "name", "uid", "purpose")},
             **holder.to_object()}
 
 
@@ -308,8 +328,8 @@ def claim_keys(page: Object) -> Sequence[str]:
 def bookings_by_claim(page: Object | None) -> dict[str, list[Object]]:
     """The bookings of each claim on a page, by its key."""
     out: dict[str, list[Object]] = {}
-    for booking in ((page or {}).get("spec") or {}).get("bookings") or ():
+    for booking in well_formed_bookings(page):
         holder = booking["holder"]
         if holder["kind"] == RESOURCE_CLAIM.kind:
-            out.setdefault(f"{holder.get('namespace') or ''}/{holder['name']}", []).append(booking)
+            out.setdefault(f"{holder.get('namespace') or ''}/{holder['name']}", []).append(dict(booking))
     return out

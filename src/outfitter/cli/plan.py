@@ -23,6 +23,7 @@ from outfitter.cli.client import Client, documents, located_errors
 from outfitter.cli.device import text
 from outfitter.cli.device.view import listed
 from outfitter.cli.local_admission import NIL
+from outfitter.cli.page_warnings import warn_malformed
 from outfitter.cli.why import facts
 from outfitter.controllers import flavor_claims, launcher_networks, launcher_pod, vm_claims
 from outfitter.controllers import pod_claims as pod_claims_controller
@@ -48,6 +49,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     if not any(kind in PLANNED for kind, _, _ in read):
         raise BadRequest(f"{', '.join(files)}: there is no VirtualMachine, VirtualMachineInstance or Pod to plan for")
     there = await facts(client)
+    warn_malformed(there.malformed)
     if there.unread:
         raise Forbidden(
             f"a plan needs to read {', '.join(there.unread)}, which you have no permission for; ask an administrator"

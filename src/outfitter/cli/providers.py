@@ -21,6 +21,7 @@ from outfitter.cli.client import Client
 from outfitter.cli.device import view
 from outfitter.cli.device.out_of_service import acting_user
 from outfitter.cli.device.text import NONE, print_lines
+from outfitter.cli.page_warnings import warn_malformed
 from outfitter.cli.tree_printer import Branch
 from outfitter.errors import NotFound
 from outfitter.ledger import placement_view
@@ -54,7 +55,9 @@ async def providers(client: Client, *, node: str | None, how: str) -> None:
                                         view.listed(client, kinds.LEDGER_PAGE, fields))
     if node and not trees and not pages:
         await view.read(client, node)  # NotFound if there is no such node
-    usages = provider_usages({obj["metadata"]["name"]: obj for obj in trees}, {page.host: page for page in map(Page, pages)})
+    parsed = {page.host: page for page in map(Page, pages)}
+    warn_malformed(entry for page in parsed.values() for entry in page.malformed)
+    usages = provider_usages({obj["metadata"]["name"]: obj for obj in trees}, parsed)
     if how == "json":
         click.echo(json.dumps([as_json(usage) for usage in usages], indent=2))
     elif not usages:

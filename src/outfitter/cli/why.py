@@ -16,6 +16,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.cli import time_format
 from outfitter.cli.client import Client, kind_named
 from outfitter.cli.device import text
+from outfitter.cli.page_warnings import warn_malformed
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound
 from outfitter.scheduling import config, plugins
 from outfitter.scheduling.explain import claim, pod, vm
@@ -39,7 +40,9 @@ async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> 
     answers = []
     for kind, name in _requested(words):
         actual_kind, obj = await _read_object(client, kind, name)
-        there = there or await facts(client)
+        if there is None:
+            there = await facts(client)
+            warn_malformed(there.malformed)
         answers.append(EXPLAINED[actual_kind](there, obj))
     if how == "json":
         objects = [answer.to_object(long=long) for answer in answers]

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Sequence
 
 from outfitter.api import allocation, kinds
+from outfitter.api.booking import well_formed_bookings
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
@@ -180,4 +181,4 @@ def _possible_pages_of(claim: Object) -> set[str]:
 
 
 def _holder_uids(page: Object) -> Sequence[str]:
-    return [booking["holder"]["uid"] for booking in (page.get("spec") or {}).get("bookings") or ()]
+    return [booking["holder"]["uid"] for booking in well_formed_bookings(page)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outfitter.api import conditions
+from outfitter.api.booking import well_formed_bookings
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm, vmi_actions
 
@@ -60,7 +61,7 @@ def _vmi(vmi: Object) -> object:
 def _bookings(page: Mapping[str, Any] | None) -> dict[tuple[str, str, str, str], str]:
     """(holder's uid, driver, pool, device) -> the holder's namespace and name."""
     out = {}
-    for booking in ((page or {}).get("spec") or {}).get("bookings") or ():
+    for booking in well_formed_bookings(page):
         device, holder = booking["device"], booking["holder"]
         key = holder.get("uid", ""), device.get("driver", ""), device.get("pool", ""), device.get("device", "")
         out[key] = f"{holder.get('namespace', '')}/{holder.get('name', '')}"

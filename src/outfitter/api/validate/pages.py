@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from outfitter.api.booking import well_formed_bookings
 from outfitter.errors import Cause, Forbidden
 
 FEW = 3
 
 
 def _prepared(page: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [booking for booking in (page.get("spec") or {}).get("bookings") or () if booking["state"] == "prepared"]
+    return [booking for booking in well_formed_bookings(page) if booking["state"] == "prepared"]
 
 
 def kept_bookings(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outfitter.api import kinds
+from outfitter.api.booking import MalformedEntry
 from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, MDEV_PRODUCT_NAMES, DeviceId, newest_pools
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.natural_order import natural
 from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, OutOfServiceRecord, Page, is_pool_page, pool_page
 from outfitter.cel.library import quantity
 from outfitter.cli.client import Client
+from outfitter.cli.page_warnings import warn_malformed
 from outfitter.errors import BadRequest, NotFound
 from outfitter.inventory import pci
 
@@ -136,6 +138,7 @@ class DeviceList:
     nodes: tuple[str, ...]  # known hosts, with or without devices
     unfinished: tuple[str, ...]  # sentences about pools whose slices are incomplete
     warnings: Mapping[str, Sequence[str]]  # host -> its warnings
+    malformed: tuple[MalformedEntry, ...] = ()  # of pages
 
     def find(self, word: str) -> ListedDevice:
         """The device of a typed NODE/DEVICE, or DEVICE if that is unambiguous. DEVICE is a name, an address, a UUID, or the
@@ -181,6 +184,7 @@ async def read(client: Client, node: str = "") -> DeviceList:
         listed(client, kinds.RESOURCE_SLICE, f"spec.nodeName={node}" if node else ""),
         listed(client, kinds.LEDGER_PAGE, name), listed(client, kinds.HOST_INVENTORY, name))
     found = device_list(slices, pages, inventories)
+    warn_malformed(found.malformed)
     if node and not found.nodes:
         try:
             await client.store.get(kinds.NODE, node)  # NotFound is handled below; a node without devices is fine
@@ -216,7 +220,8 @@ def device_list(slices: Sequence[Object], pages: Sequence[Object], inventories: 
     known = {device.id: device for device in _published(whole)}
     for obj in inventories:
         _take_inventory(known, obj["metadata"]["name"], obj.get("spec") or {})
-    for page in map(Page, pages):
+    parsed = [Page(obj) for obj in pages]
+    for page in parsed:
         for booking in page.bookings:
             if booking.counted:
                 _of_page(known, page.host, booking.device).bookings.append(booking)
@@ -234,6 +239,7 @@ def device_list(slices: Sequence[Object], pages: Sequence[Object], inventories: 
         tuple(sorted(nodes, key=natural)),
         tuple(_unfinished(slices, whole)),
         {obj["metadata"]["name"]: warnings for obj in inventories if (warnings := (obj.get("spec") or {}).get("warnings"))},
+        tuple(entry for page in parsed for entry in page.malformed),
     )
 
 

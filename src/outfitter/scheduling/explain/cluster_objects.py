@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from outfitter.api import conditions, kinds
+from outfitter.api.booking import MalformedEntry
 from outfitter.api.device import VANISHED, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
@@ -123,6 +124,11 @@ class Facts:
     def _claims(self) -> dict[tuple[str, str], Object]:
         """The first of a name counts: what a plan brings along stands before what is there."""
         return {(claim["metadata"].get("namespace", ""), claim["metadata"]["name"]): claim for claim in reversed(self.claims)}
+
+    @property
+    def malformed(self) -> list[MalformedEntry]:
+        """The entries of pages that cannot be read; each is missing in the answer."""
+        return [entry for page in self._parsed_pages() for entry in page.malformed]
 
     @functools.cached_property
     def _published(self) -> set[DeviceId]:

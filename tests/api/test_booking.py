@@ -1,0 +1,74 @@
+"""Pages that contain anything: what is malformed is reported with its field, still holds its device, and is kept by changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outfitter.api.booking import UNKNOWN, Booking, Holder
+from outfitter.api.device import DeviceId
+from outfitter.api.page import Page, bookings_by_claim
+from outfitter.errors import AlreadyHeld
+
+DEVICE = {"driver": "pci.example.com", "pool": "node-a", "device": "vf0"}
+HOLDER = {"kind": "ResourceClaim", "namespace": "here", "name": "c", "uid": "u"}
+SINCE = "2026-01-01T00:00:00Z"
+GOOD: dict[str, Any] = {"device": {**DEVICE, "device": "vf9"}, "holder": HOLDER, "state": "booked", "since": SINCE}
+BAD: dict[str, Any] = {**GOOD, "device": DEVICE}
+CASES: dict[str, tuple[Any, str, bool]] = {  # the booking, the field that is named, whether vf0 is held all the same
+    "no object": ("vf0", "spec.bookings[1]", False),
+    "null": (None, "spec.bookings[1]", False),
+    "no device": ({key: value for key, value in BAD.items() if key != "device"}, "spec.bookings[1].device", False),
+    "a device that is null": ({**BAD, "device": None}, "spec.bookings[1].device", False),
+    "a device without a pool": ({**BAD, "device": {**DEVICE, "pool": None}}, "spec.bookings[1].device", False),
+    "no holder": ({key: value for key, value in BAD.items() if key != "holder"}, "spec.bookings[1].holder", True),
+    "a holder that is a text": ({**BAD, "holder": "blue"}, "spec.bookings[1].holder", True),
+    "a holder without a uid": ({**BAD, "holder": {"kind": "Consumer", "name": "x"}}, "spec.bookings[1].holder", True),
+    "no state": ({key: value for key, value in BAD.items() if key != "state"}, "spec.bookings[1].state", True),
+    "a time that is a number": ({**BAD, "since": 7}, "spec.bookings[1].since", True),
+    "an amount that is a text": ({**BAD, "amount": "whole"}, "spec.bookings[1].amount", True),
+    "counters that are a list": (
+        {**BAD, "amount": {"whole": True, "counters": ["x"]}}, "spec.bookings[1].amount.counters", True),
+    "CPUs that are a list": ({**BAD, "amount": {"resources": {}, "cpus": [1]}}, "spec.bookings[1].amount.cpus", True),
+}
+
+
+def page(booking: Any, **spec: Any) -> Page:
+    return Page({"metadata": {"name": "node-a"}, "spec": {"host": "node-a", "bookings": [GOOD, booking], **spec}})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_malformed_booking_costs_nothing_else(name: str) -> None:
+    raw, field, held = CASES[name]
+    read = page(raw)
+    assert [(entry.page, entry.field) for entry in read.malformed] == [("node-a", field)]
+    assert read.bookings[0].device.device == "vf9"
+    unknown = read.on(DeviceId(**DEVICE))
+    assert [booking.holder.kind for booking in unknown] == ([UNKNOWN] if held else [])
+    assert list(bookings_by_claim(read.object)) == ["here/c"]
+    new = Booking(DeviceId(**DEVICE), Holder("ResourceClaim", "here", "d", "v"), "nic", "booked", SINCE)
+    if held:
+        with pytest.raises(AlreadyHeld):
+            read.holding([new])
+    else:
+        assert len(Page(read.holding([new])).bookings) == 2
+    for change in (read.without("u"), read.with_state("u", "prepared", "2026-01-02T00:00:00Z")):
+        assert raw in change["spec"]["bookings"], "nothing that is not understood is dropped"
+
+
+@pytest.mark.parametrize(("spec", "fields"), [
+    ({"bookings": {"a": 1}}, ["spec.bookings"]),
+    ({"reserved": [{"reason": "x"}], "quarantined": "all"}, ["spec.reserved[0].device", "spec.quarantined"]),
+    ({"unclean": [None, {"device": DEVICE}]}, ["spec.unclean[0]"]),
+])
+def test_malformed_lists_and_records(spec: dict[str, Any], fields: list[str]) -> None:
+    read = page(GOOD, **spec)
+    assert [entry.field for entry in read.malformed] == fields
+    freed = Page(read.without_records("unclean", {DeviceId(**DEVICE)}))
+    assert (len(freed.unclean), [entry.field for entry in freed.malformed]) == (0, fields)
+
+
+def test_spec_that_is_no_object() -> None:
+    read = Page({"metadata": {"name": "node-a"}, "spec": ["x"]})
+    assert ([entry.field for entry in read.malformed], read.bookings) == (["spec"], ())
