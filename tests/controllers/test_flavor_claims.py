@@ -355,7 +355,7 @@ async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kuberne
             told = await here.reach(lambda: here.events("FlavorNotExact"), "what the flavor cannot have is told")
             assert told == [
                 f"flavor {word}-near asks for more than kube-scheduler knows of: dedicated CPUs are not booked, so another "
-                "machine may have the same"]
+                "VM may have the same"]
             await here.check_books()
             for name in ("blue", "green"):
                 await here.delete(kinds.VMI, name)
