@@ -17,7 +17,7 @@ from outfitter.api.device import DRIVER
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 from tests import kubernetes
-from tests.e2e.process import EXAMPLE, Typed, Up, typed, until
+from tests.e2e.process import EXAMPLE, ForkedUp, Typed, Up, typed, until
 
 Say = Callable[..., Typed]
 
@@ -70,7 +70,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     (folder / "hosts.yaml").write_text("hosts:" + HOST.format(name="left") + HOST.format(name="right"))
     (folder / "settings.yaml").write_text(SETTINGS)
     words = ("--config", str(folder / "settings.yaml"))
-    with Up(folder / "data", *words, simulate=str(folder / "hosts.yaml")) as running:
+    with ForkedUp(folder / "data", *words, simulate=str(folder / "hosts.yaml")) as running:
         running.ok("apply", "-f", str(EXAMPLE / "1-class.yaml"), "-f", str(EXAMPLE / "2-blue.yaml"))
         running.ok("apply", "-f", "-", stdin=STORE)
         until(lambda: (running.phase("blue"), running.phase("store")) == ("Running", "Running"), "both run")
@@ -320,7 +320,7 @@ def test_a_device_that_is_no_longer_listed(up: Up, say: Say) -> None:
 
 
 def test_without_providers_the_setting_to_enable_is_named(tmp_path: Path) -> None:
-    with Up(tmp_path / "plain" / "data", simulate="1x1") as plain:
+    with ForkedUp(tmp_path / "plain" / "data", simulate="1x1") as plain:
         done = typed("providers", kubeconfig=plain.kubeconfig)
         assert done == Typed(0, "No provider is reported: set report_in_placement to true in the file of outfit up --config; "
                                 "see docs/configuration.md.\n", "")

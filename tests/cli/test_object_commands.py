@@ -18,7 +18,7 @@ import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.cli import wait
-from tests.e2e.process import EXAMPLE, OUTFIT, PATIENCE, ROOT, Typed, Up, environment, typed
+from tests.e2e.process import EXAMPLE, OUTFIT, PATIENCE, ROOT, ForkedUp, Typed, Up, environment, typed
 
 Say = Callable[..., Typed]
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -41,7 +41,7 @@ def somebody(up: Up, name: str, change: Object) -> None:
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with Up(tmp_path_factory.mktemp("cli") / "data", simulate="1x1") as running:
+    with ForkedUp(tmp_path_factory.mktemp("cli") / "data", simulate="1x1") as running:
         running.blue_runs_and_green_waits()
         yield running
 

@@ -13,14 +13,14 @@ import yaml
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from tests.e2e.process import EXAMPLE, Typed, Up, typed, until
+from tests.e2e.process import EXAMPLE, ForkedUp, Typed, Up, typed, until
 
 Say = Callable[..., Typed]
 
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with Up(tmp_path_factory.mktemp("vm") / "data", simulate="1x1") as running:
+    with ForkedUp(tmp_path_factory.mktemp("vm") / "data", simulate="1x1") as running:
         yield running
 
 

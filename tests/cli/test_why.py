@@ -16,7 +16,7 @@ from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.kinds import Object
 from outfitter.api.rejection import RejectionCode as Code
 from tests import golden
-from tests.e2e.process import Typed, Up, typed, until
+from tests.e2e.process import ForkedUp, Typed, Up, typed, until
 
 Say = Callable[..., str]
 HOSTS = """
@@ -80,7 +80,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """gpu1 has the only GPU, all VFs are out of service, and everybody else is stuck."""
     folder = tmp_path_factory.mktemp("why")
     (folder / "hosts.yaml").write_text(HOSTS)
-    with Up(folder / "data", simulate=str(folder / "hosts.yaml")) as running:
+    with ForkedUp(folder / "data", simulate=str(folder / "hosts.yaml")) as running:
         def do(*words: str, stdin: str = "") -> str:
             done = typed(*words, kubeconfig=running.kubeconfig, stdin=stdin)
             assert done.code == 0, done
@@ -314,12 +314,12 @@ def test_running_vm_whose_device_is_out_of_service(say: Say) -> None:
 def test_running_vm_whose_device_left_the_bus(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(HOSTS)
-    with Up(tmp_path / "data", simulate=str(hosts)) as up:
+    with ForkedUp(tmp_path / "data", simulate=str(hosts)) as up:
         up.ok("apply", "-f", "-", stdin=listed(class_("gpu", GPU), template("one-gpu", "gpu"), machine("hot", "one-gpu")))
         until(lambda: up.phase("hot") == "Running", "it runs")
         up.kill()
     hosts.write_text("\n".join(line for line in HOSTS.splitlines() if "10de" not in line).rstrip().removesuffix("pci:"))
-    with Up(tmp_path / "data", simulate=str(hosts)) as up:
+    with ForkedUp(tmp_path / "data", simulate=str(hosts)) as up:
         lines = up.ok("why", "hot").splitlines()
         assert (lines[0], lines[2:]) == (f"vmi/hot runs on gpu-a, and {GPU_NAME} is not as it should be", [
             f"  {GPU_NAME} is no longer on the bus of gpu-a, though the VM has it",
@@ -432,7 +432,7 @@ def test_skipped_nic_is_named(say: Say) -> None:
 
 def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Two machines on two hosts; then outfitter is started with one of the hosts alone."""
-    with Up(tmp_path / "data", simulate="2x1") as up:
+    with ForkedUp(tmp_path / "data", simulate="2x1") as up:
         up.ok("apply", "-f", "-", stdin=listed(
             class_("vf", VF), template("one-vf", "vf"), machine("far0", "one-vf"), machine("far1", "one-vf"), *(
                 {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": f"vm{number}"}, "spec": {
@@ -442,7 +442,7 @@ def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
         vmis = ("far0", "far1", "vm0", "vm1")
         until(lambda: {up.phase(name) for name in vmis} == {"Running"}, "all run")
         up.kill()
-    with Up(tmp_path / "data", simulate="1x1") as up:
+    with ForkedUp(tmp_path / "data", simulate="1x1") as up:
         host = "node-1, which is not ready: this host is not among those that outfitter was started with"
         helps = ("  -> start outfitter with node-1 among its hosts; if it is gone for good: outfit delete node node-1 and then "
                  "outfit delete page node-1")
@@ -473,7 +473,7 @@ def test_claim_in_use_and_wrong_request_are_explained_with_suggestions(tmp_path:
     odd["spec"]["domain"]["devices"]["hostDevices"][0]["requestName"] = "that"
     behind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "behind"}, "spec": {
         "runStrategy": "Always", "template": {"spec": odd["spec"]}}}
-    with Up(tmp_path / "data", simulate="1x3") as up:
+    with ForkedUp(tmp_path / "data", simulate="1x3") as up:
         up.ok("apply", "-f", "-", stdin=listed(class_("vf", VF), shared, machine("v1", "", **by_claim)))
         until(lambda: up.phase("v1") == "Running", "v1 runs")
         up.ok("apply", "-f", "-", stdin=listed(machine("v2", "", **by_claim), odd, behind, template("one-vf", "vf")))

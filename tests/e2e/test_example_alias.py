@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import ROOT, Up, typed, until
+from tests.e2e.process import ROOT, ForkedUp, Up, typed, until
 
 EXAMPLE = ROOT / "examples" / "02-alias"
 HOSTS, CONFIG = ROOT / "examples" / "hosts" / "two-gpus.yaml", ROOT / "examples" / "config" / "aliases.yaml"
@@ -46,7 +46,7 @@ spec:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    with Up(tmp_path / "data", "--config", str(CONFIG), simulate=str(HOSTS)) as running:
+    with ForkedUp(tmp_path / "data", "--config", str(CONFIG), simulate=str(HOSTS)) as running:
         yield running
         assert not running.log()
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.e2e.process import ROOT, Up, type_what_it_tells, typed, until
+from tests.e2e.process import ROOT, ForkedUp, Up, type_what_it_tells, typed, until
 
 EXAMPLE = ROOT / "examples" / "04-network"
 HOSTS = ROOT / "examples" / "hosts" / "one-uplink.yaml"
@@ -20,7 +20,7 @@ UPLINK = "02:00:00:00:10:01"  # as coral says
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    with Up(tmp_path / "data", simulate=str(HOSTS)) as running:
+    with ForkedUp(tmp_path / "data", simulate=str(HOSTS)) as running:
         yield running
         assert not running.log()
 
@@ -110,7 +110,7 @@ spec: {config: '{"type": "sriov"}'}
 
 def test_missing_field_is_reported(tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(FORGOTTEN)
-    with Up(tmp_path / "data", simulate=str(tmp_path / "hosts.yaml")) as up:
+    with ForkedUp(tmp_path / "data", simulate=str(tmp_path / "hosts.yaml")) as up:
         up.ok("apply", "-f", str(EXAMPLE / "1-networks.yaml"), "-f", "-", stdin=NOBODYS)
         up.ok("apply", "-f", "-", stdin=ASKS.format(name="first", network="fast"))
         until(lambda: up.phase("first") == "Running", "the first runs")
@@ -131,7 +131,7 @@ def test_skipped_nic_is_an_error(tmp_path: Path) -> None:
     asks = ASKS.format(name="lost", network="odd").replace("sriov", "bridge")
     odd = NOBODYS.replace("nobodys, annotations: {k8s.v1.cni.cncf.io/resourceName: example.com/nobodys}", "odd").replace(
         "sriov", "ovs")
-    with Up(tmp_path / "data") as up:
+    with ForkedUp(tmp_path / "data") as up:
         up.ok("apply", "-f", "-", stdin=f"{odd}---{asks}")
         until(lambda: up.phase("lost") == "Running", "a simulated machine does without it")
         assert up.ok("why", "vmi/lost").startswith("vmi/lost runs on node-0, without network card a\n  a: skipped, ")

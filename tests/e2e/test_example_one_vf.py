@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.process import EXAMPLE, ROOT, Up, typed, until
+from tests.e2e.process import EXAMPLE, ROOT, ForkedUp, Up, typed, until
 
 EXAMPLES = str(EXAMPLE.relative_to(ROOT))
 
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    with Up(tmp_path / "data", simulate="1x1") as running:
+    with ForkedUp(tmp_path / "data", simulate="1x1") as running:
         yield running
         assert not running.log()
 

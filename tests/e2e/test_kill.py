@@ -22,7 +22,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.store.kube import Kube
-from tests.e2e.process import EXAMPLE, POLL, Up
+from tests.e2e.process import EXAMPLE, POLL, ForkedUp, Up
 
 DEVICES = 3
 CLIENTS = 3
@@ -290,7 +290,7 @@ async def _story(up: Up, rounds: int, seed: int) -> list[float]:
 def _run(tmp_path: Path, rounds: int, seed: int) -> None:
     (tmp_path / "hosts.yaml").write_text(HOST)
     (tmp_path / "outfitter.yaml").write_text(CONFIG)
-    with Up(tmp_path / "data", "--config", str(tmp_path / "outfitter.yaml"), simulate=str(tmp_path / "hosts.yaml")) as up:
+    with ForkedUp(tmp_path / "data", "--config", str(tmp_path / "outfitter.yaml"), simulate=str(tmp_path / "hosts.yaml")) as up:
         up.ok("apply", "-f", str(EXAMPLE / "1-class.yaml"))
         starts = asyncio.run(_story(up, rounds, seed))
         print(f"{rounds + 1} starts took {min(starts):.2f} to {max(starts):.2f} s")

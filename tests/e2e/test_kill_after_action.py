@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.process import Up, until
+from tests.e2e.process import ForkedUp, Up, until
 
 MACHINE = """
 apiVersion: kubevirt.io/v1
@@ -28,7 +28,7 @@ def marked(up: Up) -> bool:
 
 
 def test_acknowledged_action_request_is_executed(tmp_path: Path) -> None:
-    up = Up(tmp_path / "data")
+    up = ForkedUp(tmp_path / "data")
     with up:
         up.ok("apply", "-f", "-", stdin=MACHINE)
         until(lambda: word(up) == "Running", "it runs")

@@ -18,7 +18,7 @@ from outfitter.api.kinds import Object
 from outfitter.ledger import book
 from outfitter.store.kube import Kube
 from tests import kubernetes, worker_processes
-from tests.e2e.process import EXAMPLE, POLL, Up
+from tests.e2e.process import EXAMPLE, POLL, ForkedUp
 from tests.worker_processes import PATIENCE, Crew
 
 WORKER = Path(__file__).with_name("claimer.py")
@@ -85,7 +85,7 @@ async def test_on_the_page_many_times(tmp_path: Path, soak_rounds: int) -> None:
 
 
 async def embedded(tmp_path: Path, number: int) -> None:
-    with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
+    with ForkedUp(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
         async with worker_processes.reader(up.kubeconfig) as store:
             devices = await published(store)
         assert len(devices) == DEVICES
@@ -169,7 +169,7 @@ def parts(names: Iterable[str]) -> list[Object]:
 
 
 async def test_race_through_the_api(tmp_path: Path) -> None:
-    with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
+    with ForkedUp(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
         await asyncio.to_thread(up.ok, "apply", "-f", str(EXAMPLE / "1-class.yaml"))
         async with worker_processes.reader(up.kubeconfig) as store, claimers(up.kubeconfig) as those:
             made = await order(those, *({"create": [TEMPLATE if number % 2 else "", CLASS]} for number in range(PROCESSES)))

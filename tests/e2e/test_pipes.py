@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import OUTFIT, PATIENCE, Up, environment
+from tests.e2e.process import OUTFIT, PATIENCE, ForkedUp, Up, environment
 
 CLOSED = 141  # what a shell shows of a command that SIGPIPE ended
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with Up(tmp_path_factory.mktemp("pipes") / "data", simulate="1x1") as up:
+    with ForkedUp(tmp_path_factory.mktemp("pipes") / "data", simulate="1x1") as up:
         yield up
 
 

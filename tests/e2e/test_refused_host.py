@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.process import EXAMPLE, Up, typed, until
+from tests.e2e.process import EXAMPLE, ForkedUp, typed, until
 
 HOSTS = "hosts:\n" + "".join(f"""
 - {{name: {name}, pci: [{{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice,
@@ -16,7 +16,7 @@ def test_one_host_is_refused_alone(tmp_path: Path) -> None:
     hosts, settings = tmp_path / "hosts.yaml", tmp_path / "settings.yaml"
     hosts.write_text(HOSTS)
     settings.write_text(CLASS.format("vf"))
-    with Up(tmp_path / "data", "--config", str(settings), simulate=str(hosts)) as up:
+    with ForkedUp(tmp_path / "data", "--config", str(settings), simulate=str(hosts)) as up:
         up.ok("apply", "-f", str(EXAMPLE / "1-class.yaml"), "-f", str(EXAMPLE / "2-blue.yaml"))
         until(lambda: up.phase("blue") == "Running", "blue runs")
         up.stop()

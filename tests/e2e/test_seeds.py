@@ -17,7 +17,7 @@ import yaml
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.process import ROOT, Typed, Up, typed, until
+from tests.e2e.process import ROOT, ForkedUp, Typed, Up, typed, until
 
 SEEDS = ROOT / "examples" / "seeds"
 DOCUMENTS = ("000", "001")
@@ -33,7 +33,7 @@ SPELLINGS: dict[str, Object] = {
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    with Up(tmp_path / "data", simulate=str(SEEDS / "hosts.yaml")) as running:
+    with ForkedUp(tmp_path / "data", simulate=str(SEEDS / "hosts.yaml")) as running:
         yield running
         assert not running.log()
 

@@ -17,7 +17,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.errors import OutfitterError
 from outfitter.store.kube import Kube
-from tests.e2e.process import PATIENCE, Up, until
+from tests.e2e.process import PATIENCE, ForkedUp, Up, until
 
 MOST = 2
 RESOURCE = "vendor.example/vf"
@@ -73,7 +73,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[O
     """Every state that a watcher saw of every machine, one after the other so that none waits for another."""
     folder = tmp_path_factory.mktemp("patches")
     (folder / "config.yaml").write_text(CONFIG)
-    with Up(folder / "data", "--config", str(folder / "config.yaml"), simulate="1x16") as up:
+    with ForkedUp(folder / "data", "--config", str(folder / "config.yaml"), simulate="1x16") as up:
         for obj in WORLD:
             up.ok("apply", "-f", "-", stdin=json.dumps(obj))
         yield asyncio.run(_watched(up, {"plain": {"domain": {}}, **{name: spec for name, (spec, _) in WAYS.items()}}))

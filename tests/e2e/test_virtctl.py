@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.process import PATIENCE, Up, environment, until
+from tests.e2e.process import PATIENCE, ForkedUp, Up, environment, until
 
 VIRTCTL = shutil.which("virtctl")
 pytestmark = [
@@ -27,7 +27,7 @@ spec: {runStrategy: STRATEGY, template: {spec: {domain: {memory: {guest: 1Gi}, d
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with Up(tmp_path_factory.mktemp("virtctl") / "data") as running:
+    with ForkedUp(tmp_path_factory.mktemp("virtctl") / "data") as running:
         yield running
 
 
