@@ -10,6 +10,7 @@ import pytest
 
 import outfitter
 from outfitter.cli import version
+from outfitter.store import rest_client
 from tests.e2e.process import EXAMPLE, Typed, typed
 
 INSTANCE = """
@@ -210,7 +211,10 @@ clusters: [{name: it, cluster: {server: "http://127.0.0.1:1"}}]
     "no kubeconfig": (None, "no kubeconfig: looked for"),
     "a server that is not running": (KUBECONFIG, "http://127.0.0.1:1 cannot be reached"),
 }.values(), ids=["no kubeconfig", "a server that is not running"])
-def test_version_without_a_server(tmp_path: Path, kubeconfig: str | None, reason: str) -> None:
+def test_version_without_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubeconfig: str | None, reason: str
+) -> None:
+    monkeypatch.setattr(rest_client, "BACKOFF", (0.0,))
     file = None
     if kubeconfig is not None:
         file = tmp_path / "kubeconfig"

@@ -18,6 +18,7 @@ import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.cli import wait
+from outfitter.store import rest_client
 from tests.e2e.process import EXAMPLE, OUTFIT, PATIENCE, ROOT, ForkedUp, Typed, Up, environment, typed
 
 Say = Callable[..., Typed]
@@ -502,7 +503,8 @@ def test_a_reader_that_goes_away_makes_no_noise(up: Up, words: list[str]) -> Non
     assert writing.returncode in (0, 141)
 
 
-def test_a_server_that_is_not_there(up: Up, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there(up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_client, "BACKOFF", (0.0,))
     text = re.sub(r"https://127.0.0.1:\d+", "https://127.0.0.1:1", up.kubeconfig.read_text())
     (tmp_path / "config").write_text(text)
     done = typed("get", "vmi", kubeconfig=tmp_path / "config")
