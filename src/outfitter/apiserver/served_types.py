@@ -103,6 +103,7 @@ SERVED: Mapping[str, Shape] = {
     "VirtualMachineInstanceMigration": {"status": {"conditions": _CONDITIONS}},
     "KubeVirt": {"spec": {"configuration": {"permittedHostDevices": {"usb": [{"externalResourceProvider": bool}]}}},
                  "status": {"conditions": _CONDITIONS, "observedGeneration": int}},
+    "LedgerPage": {"spec": {"bookings": [{"node": str, "hardware": TEXTS}]}},
     "ProviderTree": {"spec": {"providers": [{"inventories": {"*": {"allocation_ratio": NUMBER}}}]}},
     "HostInventory": {"spec": {"withheld": [_WITHHELD]}},
 }

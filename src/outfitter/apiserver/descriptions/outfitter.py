@@ -33,6 +33,8 @@ FIELDS: Mapping[str, str] = {
     "bookings.state": "booked, prepared or released.",
     "bookings.since": "Since when.",
     "bookings.prepared": "Since when it is prepared on the host.",
+    "bookings.node": "On the page of a pool without a host: the host that uses the device.",
+    "bookings.hardware": "What the device is on its host: PCI addresses, or the UUID of a mediated device; held once.",
     "bookings.amount": "How much of the device.",
     **{f"device.{name}": text for name, text in _DEVICE.items()},
     **{f"holder.{name}": text for name, text in _HOLDER.items()},
