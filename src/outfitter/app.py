@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -137,11 +137,13 @@ def build_domain(instance: Object, env: Mapping[str, str], files: Mapping[str, s
     )
 
 
-def _agent(context: ControllerContext, hosts: Sequence[AgentHost], preparation: ClaimPreparation) -> Agent:
+def _agent(
+    context: ControllerContext, hosts: Sequence[AgentHost], preparation: ClaimPreparation, audit: Callable[[str], None]
+) -> Agent:
     return Agent(
         context.store, hosts, build=build_domain, preparation=preparation, clock=context.clock, events=context.events,
         pods=context.informer(kinds.POD), instances=context.informer(kinds.VMI),
-        claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE),
+        claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE), audit=audit,
     )
 
 
@@ -155,7 +157,7 @@ class Product:
         self.preparation = ClaimPreparation(store, self.hosts, clock=context.clock)
         self.host_audit = HostAudit(store, self.hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
                              slices=context.informer(kinds.RESOURCE_SLICE), begin=self.preparation.begin)
-        self.agent = _agent(context, self.hosts, self.preparation)
+        self.agent = _agent(context, self.hosts, self.preparation, self.host_audit.queue.add)
         self.runner = ControllerManager(context, [*controllers, self.host_audit, self.agent], workers=workers)
         self.metrics = Metrics(self.runner, context)
         self.offered = 0  # devices that the hosts publish

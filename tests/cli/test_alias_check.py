@@ -17,6 +17,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 ON = "report_in_placement: true\npci_in_placement: true\n"
 GPUS = "- {vendor_id: 10de, product_id: 2204, resource_class: gpu, traits: [ampere]}\n- {vendor_id: 10de, product_id: 1aef}\n"
 BY_IDS = "alias: [{name: a, vendor_id: 10de, product_id: 2204}]\n"
+CARD = ("hosts: [{name: net-a, pci: [{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, "
+        "vfs: {count: 0, total: 8, product: 1889}}]}]")  # with VFs the PF would not be offered
 # An alias, with what it is written and what is said below it; on gpu-a, or on net-a if there is a NIC in it.
 ALIAS_MATCHES: dict[str, tuple[str, list[str]]] = {
     "by ids": (f"device_spec:\n{GPUS}{BY_IDS}", ["matches 2 devices, free or not: 0000:65:00.0, 0000:b1:00.0"]),
@@ -42,7 +44,8 @@ ALIAS_MATCHES: dict[str, tuple[str, list[str]]] = {
 @pytest.mark.parametrize("name", ALIAS_MATCHES)
 def test_what_an_alias_matches(name: str) -> None:
     conf, says = ALIAS_MATCHES[name]
-    text = shown(conf, "--simulate", HOSTS, "--host", "net-a" if "8086" in conf else "gpu-a")
+    Path("card.yaml").write_text(CARD)
+    text = shown(conf, "--simulate", "card.yaml" if "PF" in name else HOSTS, "--host", "net-a" if "8086" in conf else "gpu-a")
     assert table(text, "  alias a: ") == says
     lonely = "warning: alias a matches no device of this host: a VM that asks for it waits" in text
     assert lonely == says[0].startswith("matches nothing")

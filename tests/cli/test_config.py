@@ -281,6 +281,15 @@ def test_the_reasons_of_a_refusal_stand_with_the_host() -> None:
     assert re.match(r"- .*0000:3b:00\.0.*0000:3b:01\.0", both)
 
 
+def test_a_pf_whose_vfs_are_enabled_is_not_offered() -> None:
+    Path("file.yaml").write_text("device_spec: [{product_id: 1592}]")
+    result = typed("check", "file.yaml", "--simulate", "1x2")
+    assert result.exit_code == 0
+    _, row = table(result.stdout, "device_spec[0]")
+    assert row.endswith("but not offered: has 2 virtual functions, which would go when it is taken from ice; remove them "
+                        "(sriov_numvfs 0), or bind it to vfio-pci, to offer it")
+
+
 def test_two_places_to_look_at() -> None:
     assert typed("check", "--simulate", "1x1", "--sysfs", ".").exit_code == 2
 

@@ -201,3 +201,22 @@ def test_the_first_neighbour_that_stands_in_the_way_is_named(others: tuple[str, 
     answer = assignable.assignable(group(gpu(A), *(gpu(address, driver=None) for address in others)))
     assert answer.offered == ()
     assert f"{A} shares IOMMU group 20 with {named}, which is bound to no driver" in answer.withheld[0].reason
+
+
+PFS: dict[str, tuple[dict[str, object], str]] = {
+    "with VFs, on its driver": (
+        {"driver": "ice", "num_vfs": 4}, "has 4 virtual functions, which would go when it is taken from ice"),
+    "with a VF, without a driver": ({"driver": None, "num_vfs": 1}, "has 1 virtual function, which would go when it is taken "
+                                    "from the host; remove them (sriov_numvfs 0), or bind it to vfio-pci, to offer it"),
+    "with VFs, bound to vfio-pci": ({"driver": "vfio-pci", "num_vfs": 4}, ""),
+    "without VFs": ({"driver": "ice", "num_vfs": 0}, ""),
+    "of which it is not known": ({"driver": "ice", "num_vfs": None}, ""),
+}
+
+
+@pytest.mark.parametrize(("fields", "why"), PFS.values(), ids=PFS)
+def test_a_listed_pf_is_offered_unless_its_vfs_would_go(fields: dict[str, object], why: str) -> None:
+    spec = parse_entries([{"vendor_id": "10de"}], report=False)
+    found = assignable.assignable([gpu(A, kind=FunctionKind.PF, **fields)], spec=spec)
+    assert len(found.offered) == (not why)
+    assert [why in device.reason and device.entry is spec.entries[0] for device in found.withheld] == [True] * bool(why)

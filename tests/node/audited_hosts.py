@@ -22,6 +22,7 @@ from outfitter.store.memory import Memory
 
 NOW = "2026-01-01T00:00:00Z"
 NIC = "{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, vfs: {count: %d, product: 1889}}"
+BOUND = NIC.replace("driver: ice", "driver: vfio-pci")  # the PF is offered beside its VFs
 DISK = "{address: 0000:65:00.0, vendor: 144d, product: a80a, class: 010802, driver: nvme}"
 PF, VF0, VF1, SSD = "pci-0000-3b-00-0", "pci-0000-3b-00-0-vf0", "pci-0000-3b-00-0-vf1", "pci-0000-65-00-0"
 ONCE = "device_spec: [{product_id: a80a, one_time_use: 'yes'}]\nreport_in_placement: true"

@@ -22,7 +22,7 @@ from outfitter.scheduling.snapshot import SchedulingSnapshot
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
-from tests.node.audited_hosts import DISK, NIC, NOW, PF, SSD, VF0, VF1, Bench, Tasteless, foreign, host, theirs
+from tests.node.audited_hosts import BOUND, DISK, NIC, NOW, PF, SSD, VF0, VF1, Bench, Tasteless, foreign, host, theirs
 
 
 async def test_only_what_changed_is_written(bench: Bench) -> None:
@@ -120,7 +120,7 @@ async def test_warnings_of_a_host_are_published(bench: Bench, caplog: pytest.Log
 
 async def test_a_physical_function_and_its_virtual_ones_exclude_each_other() -> None:
     clock = ManualClock()
-    both = host(NIC % 2, "device_spec: [{vendor_id: '8086'}]")
+    both = host(BOUND % 2, "device_spec: [{vendor_id: '8086'}]")
     async with app.embedded(hosts=[both], clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", clock)
@@ -225,15 +225,15 @@ async def blocked(bench: Bench, name: str = "a") -> dict[str, bool]:
 
 
 async def test_a_pf_is_not_allocated_while_an_unlisted_vf_of_it_is_held(bench: Bench) -> None:
-    both = host(NIC % 2, "device_spec: [{vendor_id: '8086'}]")
+    both = host(BOUND % 2, "device_spec: [{vendor_id: '8086'}]")
     await bench.start(both)
     await bench.hold(both, VF0)
-    await bench.start(host(NIC % 2, "device_spec: [{product_id: '1592'}]"))
+    await bench.start(host(BOUND % 2, "device_spec: [{product_id: '1592'}]"))
     assert await blocked(bench) == {PF: True, VF0: True}
 
 
 async def test_vfs_are_not_allocated_while_their_unlisted_pf_is_held(bench: Bench) -> None:
-    both = host(NIC % 2, "device_spec: [{vendor_id: '8086'}]")
+    both = host(BOUND % 2, "device_spec: [{vendor_id: '8086'}]")
     await bench.start(both)
     await bench.hold(both, PF)
     await bench.start(host(NIC % 2, "device_spec: [{product_id: '1889'}]"))

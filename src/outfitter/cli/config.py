@@ -296,7 +296,8 @@ class _HostReport:
 
         asked = "request" if in_placement else "do not request"
         try:
-            plan = providers.plan(host, self.settings, self.seen.offered, orphans=self.seen.orphans)
+            plan = providers.plan(host, self.settings, self.seen.offered, withheld=self.seen.withheld,
+                                  orphans=self.seen.orphans)
         except errors.StartupRefused as error:
             return ("", "  would refuse to start:", *(f"  - {reason}" for reason in error.reasons)), None
         if not self.settings.report_in_placement:

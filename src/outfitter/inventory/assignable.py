@@ -1,6 +1,7 @@
 """Divides a host's devices into assignable and withheld ones. Assignable are those that device_spec lists or, without a
 device_spec, those that are bound to vfio-pci. The functions of one IOMMU group can only be assigned to the same VM, so they are
-one device. A function that has mediated devices is not assigned itself. Pure; called by `host_devices`."""
+one device. A function that has mediated devices is not assigned itself, nor is a PF whose VFs would go with its driver. Pure;
+called by `host_devices`."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ class WithheldDevice:
 
     device: HostDevice | Mdev
     reason: str  # for people: why, and what would make it assignable
+    entry: DeviceSpecEntry | None = None  # of device_spec that lists it nevertheless
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,13 @@ class _Divider:
         withheld: list[WithheldDevice] = []
         for device in self.devices:
             if reason := self._reason_alone(device):
-                withheld.append(WithheldDevice(device, reason))
+                withheld.append(WithheldDevice(device, reason, self._entry(device.address)))
             elif device.iommu_group is not None:
                 groups[device.iommu_group].append(device)
         offered: list[AssignableDevice] = []
         for number, group in groups.items():
             if reasons := self._reasons_of_group(number, group):
-                withheld += [WithheldDevice(device, reasons[device.address]) for device in group]
+                withheld += [WithheldDevice(device, reasons[device.address], self._entry(device.address)) for device in group]
             else:
                 offered.append(self._as_device(group))
         offered.sort(key=lambda entry: pci.order(entry.device.address) if isinstance(entry.device, HostDevice) else ())
@@ -144,10 +146,20 @@ class _Divider:
             return f"is in another group ({member.iommu_group}) by its own link; both must agree"
         if member.vendor is None or member.product is None or member.class_code is None:
             return "has no readable vendor, product and class; they must be known"
-        if self._entry(member.address) is not None or member.self_vfio:
+        if member.self_vfio:
             return None
+        if self._entry(member.address) is not None:
+            return self._vfs_in_the_way(member)
         if self.listed is not None:
             return "no entry of device_spec lists; list it too, or bind it to vfio-pci,"
         if member.driver is None:
             return f"is bound to no driver; bind it to {pci.VFIO}, or list it in device_spec,"
         return f"is used by the host through {member.driver}; bind it to {pci.VFIO}, or list it in device_spec,"
+
+    @staticmethod
+    def _vfs_in_the_way(member: HostDevice) -> str | None:
+        """Of a listed PF that would have to be taken from its driver, and its VFs with it."""
+        if not member.num_vfs or member.kind.is_vf:
+            return None
+        return (f"has {member.num_vfs} virtual function{'s' if member.num_vfs > 1 else ''}, which would go when it is taken "
+                f"from {member.driver or 'the host'}; remove them (sriov_numvfs 0), or bind it to {pci.VFIO},")

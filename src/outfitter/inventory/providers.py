@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import StartupRefused
 from outfitter.inventory import placement_names
-from outfitter.inventory.assignable import AssignableDevice
+from outfitter.inventory.assignable import AssignableDevice, WithheldDevice
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.device_spec import DeviceSpecEntry
+from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import FunctionKind, HostDevice
 
 MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"  # on every provider that we own; providers without it belong to others
@@ -117,9 +118,11 @@ def plan(
     stored: Sequence[Provider] = (),
     held: Sequence[HeldDevice] = (),
     *,
+    withheld: Sequence[WithheldDevice] = (),
     orphans: Sequence[HostDevice] = (),
 ) -> Plan:
-    """The providers of a host. `stored`: the current tree; `held`: devices with holders; `orphans`: listed VFs without a PF.
+    """The providers of a host. `stored`: the current tree; `held`: devices with holders; `withheld`: devices that are not
+    offered, listed or not; `orphans`: listed VFs without a PF.
     StartupRefused, with all reasons, when the host must not start with this configuration."""
     ours = [provider for provider in stored if MANAGED in provider.traits]
     others = tuple(provider for provider in stored if MANAGED not in provider.traits)
@@ -129,6 +132,7 @@ def plan(
         return Plan(others)
     planner = _TreePlanner(host, settings, offered, held)
     planner.stored = {provider.name: provider for provider in ours}
+    planner.add_withheld(withheld)
     made = planner.plan(orphans)
     return Plan((*others, *made), (*planner.warnings, *_useless_aliases(settings, offered)))
 
@@ -174,6 +178,14 @@ class _TreePlanner:
                 self.physical |= {function.address: counted for function in device.members if not function.kind.is_vf}
         self.refusals: list[str] = []
         self.warnings: list[str] = []
+
+    def add_withheld(self, withheld: Sequence[WithheldDevice]) -> None:
+        """A listed PF must not be listed together with its VFs, though their being there keeps it from being offered."""
+        for entry, device in ((one.entry, one.device) for one in withheld):
+            if entry is None or isinstance(device, Mdev) or not self._reported(entry):
+                continue
+            if device.kind is FunctionKind.PF:
+                self.physical.setdefault(device.address, _Counted(device.name, device, entry))
 
     def _reported(self, entry: DeviceSpecEntry) -> bool:
         return self.settings.report_networks or not entry.physical_network

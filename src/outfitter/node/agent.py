@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from outfitter.api import kinds, launcher_environment, rejection
 from outfitter.api.hypervisor import BY_USER, Builder, Domain
@@ -32,6 +32,8 @@ from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 SWEEP = "host|"  # a key of this form: stop and release what no pod of the host uses
+# Why a host cannot prepare a device until an operator changes it: another host is tried at once.
+IMPOSSIBLE = frozenset({RejectionCode.VFS_PRESENT, RejectionCode.IOMMU_GROUP_SHARED})
 PREPARE_PATIENCE = 60.0  # seconds for which a host may fail to prepare a VMI's devices before another host is tried
 
 
@@ -60,7 +62,9 @@ class Agent:
         pages: Informer[Object],
         clock: Clock,
         events: EventRecorder,
+        audit: Callable[[str], None],
     ) -> None:
+        """`audit` has a host audited soon."""
         self._store, self._build, self._preparation = store, build, preparation
         self._report = StatusReporter(store, clock=clock, events=events)
         self._networks = Networks(store, self._claim)
@@ -74,7 +78,7 @@ class Agent:
         self._starting: set[str] = set()  # VMIs whose domains are being started
         self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
         self._failing: dict[str, float] = {}  # pods whose devices this host fails to prepare -> since when, monotonic
-        self._monotonic = clock.monotonic
+        self._monotonic, self._audit = clock.monotonic, audit
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
         pods.add_index("claim", pod_claims.claim_keys)
@@ -194,7 +198,7 @@ class Agent:
             if missing.final:
                 await self._report.pod_rejected(pod, missing.rejection, status_reporter.SYNC_FAILED)
                 return None  # its end releases the devices
-            if instance is not None and self._gives_up(pod, missing):
+            if instance is not None and self._gives_up(host.name, pod, missing):
                 await self._report.pod_rejected(pod, missing.rejection, failed_launches.PREPARE_FAILED)
                 return None  # its end releases what was prepared, and the VMI is launched elsewhere
             await self._report.waiting(pod, missing.rejection)
@@ -240,12 +244,16 @@ class Agent:
                    for name, claim in claims if (results := pod_claims.allocation_results(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(devices)}" if devices else ""
 
-    def _gives_up(self, pod: Object, missing: Unprepared) -> bool:
-        """Whether the host has failed to prepare the pod's devices for long enough. A new process begins to count again."""
+    def _gives_up(self, host: str, pod: Object, missing: Unprepared) -> bool:
+        """Whether the host has failed to prepare the pod's devices for long enough, or cannot at all. A new process begins to
+        count again."""
         uid = pod["metadata"]["uid"]
         if not missing.host_failed:
             self._failing.pop(uid, None)
             return False
+        if missing.rejection.code in IMPOSSIBLE:
+            self._audit(host)  # which withholds the device
+            return True
         now = self._monotonic()
         return now - self._failing.setdefault(uid, now) >= PREPARE_PATIENCE
 

@@ -189,7 +189,8 @@ class HostAudit:
         virtual = {device["name"] for device in published if slices.is_virtual(device)}
         virtual |= {device.name for device in found.devices if device.kind.is_vf}
         plan = provider_tree.plan(
-            host.name, host.settings, devices.offered, stored=providers.read(stored.tree), orphans=devices.orphans,
+            host.name, host.settings, devices.offered, stored=providers.read(stored.tree), withheld=devices.withheld,
+            orphans=devices.orphans,
             held=[provider_tree.HeldDevice(name, str(booking.holder), name in virtual, devices.address(name))
                   for booking in Page(healed.object).bookings if booking.counted and booking.device.driver == host.driver
                   for name in (booking.device.device,)])
@@ -239,9 +240,11 @@ class HostAudit:
 
     async def _write(self, host: AgentHost, stored: StoredHost, result: AuditResult) -> None:
         devices = result.devices
+        listed = {one.device.name: one.reason for one in devices.withheld if one.entry is not None}
         self._warn(host, [*result.warnings, *result.healed.findings, *result.plan.warnings,
-                          *(f"unable to remove device {devices.address(name)} ({name}), which is {KEPT_BECAUSE[cause]}: it is "
-                            "allocated, and stays until it is free" for name, cause in devices.left.items())])
+                          *(f"unable to remove device {devices.address(name)} ({name}), which is "
+                            f"{f'not offered ({listed[name]})' if name in listed else KEPT_BECAUSE[cause]}: it is allocated, "
+                            "and stays until it is free" for name, cause in devices.left.items())])
         host.single_use = devices.once
         if host.env is not None:
             host.devices = passthrough_device.of(devices)

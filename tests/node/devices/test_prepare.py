@@ -121,7 +121,9 @@ REFUSALS = {
     "the host uses another of the group": Trouble(
         GPU, GFX, nothing, f"{GFX} is in IOMMU group 7 with {SOUND}, which the host uses through snd_hda_intel: only a whole",
         "device_spec: [{product_id: '2204'}, {product_id: 1aef}]"),
-    "virtual functions would go": Trouble(NIC % 2, PF, nothing, f"{PF} has 2 VFs, which would go"),
+    "virtual functions would go": Trouble(  # that were enabled since the host was looked at
+        NIC % 0, PF, lambda k: k.write(f"{PCI}/devices/{PF}/sriov_numvfs", "2"),
+        f"{PF} has 2 VFs, which would go"),
     "vfio-pci is not loaded": Trouble(NVME, SSD, unloaded, "the module is not loaded (modprobe vfio-pci)"),
     "its driver does not release it": Trouble(NVME, SSD, lambda k: k.fail("nvme/unbind", errno.EBUSY),
                                           f"{SSD} could not be unbound from nvme: writing '{SSD}' to {PCI}/drivers/nvme/unbind"
@@ -168,10 +170,12 @@ def test_a_refusal_before_anything_is_touched_writes_nothing() -> None:
     for name in ("virtual functions would go", "the operator binds it and did not", "vfio-pci is not loaded"):
         case = REFUSALS[name]
         played = kernel(case.pci)
-        case.make(played)
         hand = Hand(played, case.spec)
+        target = hand.target(case.address)
+        case.make(played)
+        played.writes.clear()
         with pytest.raises(NotReady):
-            hand.give(case.address)
+            prepare(hand.host_env, claim(), [AllocatedDevice(target, "gpu")])
         assert played.writes == []
 
 

@@ -131,7 +131,8 @@ def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiti
     """Explains a pod without a host that fits."""
     if verdict.hosts:
         found = suggestions.ways(facts.snapshot_for(dict(obj), claims), obj, verdict)
-        todo = (*found, *suggestions.unmapped(facts, obj), *suggestions.unmade(facts, obj, claims, verdict))
+        todo = (*found, *suggestions.unmapped(facts, obj), *suggestions.unmade(facts, obj, claims, verdict),
+                *suggestions.withheld_functions(facts, obj, claims, verdict))
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {grouping.headline(verdict.hosts)}",
                    "devices", lines=_assigned(facts, obj), todo=todo, waiting=verdict)
     named = tuple(suggestions.named_users(facts, obj["metadata"]["namespace"], each) for each in verdict.rejections)

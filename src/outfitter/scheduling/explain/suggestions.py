@@ -27,6 +27,7 @@ MOST = 3  # suggestions that are reported
 UNDONE = {"reserved": "unreserve", "quarantined": "restore", "unclean": "clear"}  # state -> the verb that ends it
 PLAIN = ("cpu", "memory", "pods", "ephemeral-storage")
 VIRTUAL = ('"VF"', "'VF'")  # by which a selector asks for virtual functions
+PHYSICAL = ('"PF"', "'PF'")  # and for physical ones
 Fits = Callable[[SchedulingSnapshot], bool]
 
 
@@ -150,6 +151,16 @@ def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waitin
              for one in (inventory.get("spec") or {}).get("withheld") or () if one.get("totalVfs") and not one.get("numVfs")]
     if found and any(word in selector for selector in _selectors(facts, pod, claims) for word in VIRTUAL):
         yield f"switch virtual functions on (sriov in the configuration, or sriov_numvfs): {grouping.few(found)}, and has none"
+
+
+def withheld_functions(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
+    """PFs that are not offered and why, for a pod that asks for one and lacks nothing else there."""
+    lacking = {host for host, refusal in waiting.hosts if refusal.seek is not None}
+    reasons = [f"{inventory['metadata']['name']}: {one['reason']}"
+               for inventory in facts.inventories if inventory["metadata"]["name"] in lacking
+               for one in (inventory.get("spec") or {}).get("withheld") or () if one.get("kind") == "PF"]
+    if reasons and any(word in selector for selector in _selectors(facts, pod, claims) for word in PHYSICAL):
+        yield f"offer a physical function: {grouping.few(reasons)}"
 
 
 def claim_in_use(facts: Facts, pod: Mapping[str, Any]) -> Rejection | None:
