@@ -36,7 +36,13 @@ def alias(**detail: Any) -> Rejection:
     return of(Code.ALIAS_MISMATCH, GPU, alias="gpu", **detail)
 
 
+HARDWARE = {"hardware": ("0000:65:00.0",), "other": "pci.outfitter.dev/node-1/pci-0000-65-00-0"}
 EXAMPLES: dict[str, Rejection] = {
+    "hardware that is held under another name": Rejection(Code.HARDWARE_HELD, GPU, BLUE, SINCE, HARDWARE),
+    "hardware that is held, by whom is not known": of(Code.HARDWARE_HELD, GPU, **HARDWARE),
+    "hardware that is reserved under another name": Rejection(
+        Code.HARDWARE_HELD, GPU, detail=HARDWARE, causes=(Rejection(Code.RESERVED, GPU, since=SINCE, detail={"by": "admin"}),)),
+    "two names of one function": of(Code.SAME_HARDWARE, hardware={"0000:65:00.0": ("a.example.com/node-1/x", "b/node-1/y")}),
     "no host": of(Code.NO_HOST),
     "a pod that cannot be understood": of(Code.POD_INVALID, message="spec.affinity: wrong"),
     "no claim": of(Code.CLAIM_MISSING, claim="c", entry="gpu"),

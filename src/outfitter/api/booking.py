@@ -69,6 +69,8 @@ class Booking:
     amount: dict[str, Any] = field(default_factory=lambda: {"whole": True})
     prepared: str = ""  # when the host first prepared it; "" before
     node: str = ""  # on a pool's page: the host that uses it; "" on a host's page
+    hardware: tuple[str, ...] = ()  # PCI addresses or the UUID that the device is on its host (`device.hardware_of`), sorted;
+                                    # empty: not known when it was booked or prepared
 
     @property
     def key(self) -> Key:
@@ -93,6 +95,17 @@ class Booking:
         return (self.device == other.device and self.key != other.key and self.counted and other.counted
                 and not (self.shared and other.shared))
 
+    def common_hardware(self, other: Booking) -> tuple[str, ...]:
+        """What both hold of one host, under two names. Devices of one pool that consume a common counter set are parts of the
+        same hardware: their driver says by the counters which of them go together."""
+        if not (self.hardware and other.hardware) or self.device == other.device or not (self.counted and other.counted):
+            return ()
+        own, their = self.device, other.device
+        own_counters, their_counters = self.amount.get("counters") or {}, other.amount.get("counters") or {}
+        if (own.driver, own.pool) == (their.driver, their.pool) and own_counters.keys() & their_counters.keys():
+            return ()
+        return tuple(key for key in self.hardware if key in other.hardware)
+
     def excludes(self, other: Booking) -> bool:
         """Whether one is the PF of the other's VF and only one of them was booked with the PF's counters: SR-IOV was switched
         on or off while the other was held. Where both have the counters, `booking_limits` counts them."""
@@ -106,7 +119,8 @@ class Booking:
     def to_object(self) -> Object:
         out = {"device": device_object(self.device), "holder": self.holder.to_object(),
                "request": self.request, "state": self.state, "since": self.since, "amount": self.amount}
-        return out | {name: value for name, value in (("prepared", self.prepared), ("node", self.node)) if value}
+        more = (("prepared", self.prepared), ("node", self.node), ("hardware", list(self.hardware)))
+        return out | {name: value for name, value in more if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +160,8 @@ def holder_of(raw: Object) -> Holder:
 
 def booking_of(raw: Object) -> Booking:
     return Booking(device_of(raw["device"]), holder_of(raw["holder"]), raw.get("request") or "", raw["state"], raw["since"],
-                   raw.get("amount") or {"whole": True}, raw.get("prepared") or "", raw.get("node") or "")
+                   raw.get("amount") or {"whole": True}, raw.get("prepared") or "", raw.get("node") or "",
+                   tuple(raw.get("hardware") or ()))
 
 
 def record_of(raw: Object) -> OutOfServiceRecord:

@@ -1,7 +1,8 @@
-"""A published device's identity and the attributes by which a hypervisor finds it."""
+"""A published device's identity, the attributes by which a hypervisor finds it, and the hardware of a host that it is."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ MDEV_PRODUCT_NAMES = ("mdevTypeName", "mdevType")
 PRODUCT_NAMES = ("productName", "product", "model")
 _Slice = TypeVar("_Slice", bound=Mapping[str, Any])
 _MEMBERS = re.compile(r"members([2-9]|[1-9][0-9]+)?")
+NO_HARDWARE = frozenset[str]()
+_PLACE_NAMES = (*ADDRESS_NAMES, "pcieAddress")  # all that can be meant as a PCI address
+_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,6 +71,46 @@ def members(device: Mapping[str, Any], driver: str) -> list[str]:
     names = sorted((key for key in plain if _MEMBERS.fullmatch(key)), key=lambda key: int(key.removeprefix("members") or 1))
     texts = [text_attribute(device, driver, (name,)) or "" for name in names]
     return [address for text in texts for address in text.split(",") if address]
+
+
+def hardware_of(device: Mapping[str, Any], driver: str) -> frozenset[str]:
+    """What of its host a published device is, whichever driver publishes it and under whichever name: the addresses of its PCI
+    functions (of a whole IOMMU group, where its driver publishes the members), or the UUID of a mediated device. Empty: the
+    driver does not say."""
+    attributes = device.get("attributes") or {}
+    known = _spellings(driver)
+    names = [name for name in attributes if name in known]
+    if not names:
+        return NO_HARDWARE
+    uuids = [_text(attributes[name]) for name in names if known[name] is MDEV_NAMES]
+    if uuids:  # its address is then that of its parent
+        return frozenset(hardware_key(text) for text in uuids if text)
+    texts = [_text(attributes[name]) for name in names if known[name] is _PLACE_NAMES]
+    return _functions(tuple(texts) if len(texts) == len(names) else (*texts, *members(device, driver)))
+
+
+@functools.lru_cache(maxsize=4096)  # hosts are alike
+def _functions(texts: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(key for text in texts if _ADDRESS.fullmatch(key := hardware_key(text)))
+
+
+def hardware_key(text: str) -> str:
+    """A PCI address or a UUID in the one spelling in which hardware is compared."""
+    lower = text.strip().lower()
+    match = _ADDRESS.fullmatch(lower)
+    return f"{match[1] or '0000'}:{match[2]}" if match else lower
+
+
+@functools.lru_cache(maxsize=256)
+def _spellings(driver: str) -> Mapping[str, tuple[str, ...]]:
+    """Every name under which a driver may publish what hardware a device is -> the list that it is of."""
+    return {spelling: names for names in (MDEV_NAMES, _PLACE_NAMES, ("members",)) for name in names
+            for spelling in (name, f"{driver}/{name}")}
+
+
+def _text(value: Any) -> str:
+    text = value.get("string") if isinstance(value, Mapping) else None
+    return text if isinstance(text, str) else ""
 
 
 def numa_node(device: Mapping[str, Any]) -> int | None:

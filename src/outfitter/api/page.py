@@ -55,6 +55,7 @@ __all__ = [
     "State",
     "device_object",
     "device_of",
+    "hardware_error",
     "held_error",
     "holder_of",
     "is_pool_page",
@@ -126,6 +127,12 @@ class Page:
         """Bookings of other holders that conflict with a booking."""
         return (booking for booking in self.on(wanted.device)
                 if booking.clashes(wanted) and booking.holder.uid != wanted.holder.uid)
+
+    def hardware_rivals(self, wanted: Booking, also: Iterable[Booking] = ()) -> Iterator[Booking]:
+        """Bookings of this page, and of `also`, that hold the hardware of a booking under another name on the same host."""
+        if wanted.hardware and (wanted.node or not is_pool_page(self.host)):
+            yield from (booking for booking in (*self.bookings, *also)
+                        if booking.node == wanted.node and booking.common_hardware(wanted))
 
     def out_of_service(self, device: DeviceId) -> OutOfService | None:
         """The first record that keeps a device out of service; None: it is in service."""
@@ -201,6 +208,11 @@ class Page:
 
         return self._changed(change)
 
+    def with_hardware(self, hardware: Mapping[DeviceId, tuple[str, ...]], node: str = "") -> Object:
+        """The page whose bookings of these devices, for this node on a pool's page, record what the devices are."""
+        return self._changed(lambda booking, raw: raw if booking.node != node or not hardware.get(booking.device) else {
+            **raw, "hardware": list(hardware[booking.device])})
+
     def moved(self, uid: str, holder: Holder, now: str = "") -> Object:
         """The page with all bookings of one holder transferred to another; their state is kept."""
         theirs = {booking.key: booking for booking in self.of(holder.uid)} if holder.uid != uid else {}
@@ -275,6 +287,7 @@ class Page:
 
     def _check(self, fresh: Sequence[Booking], limits: Limits, had: Collection[Key]) -> None:
         there = {device: list(self.on(device)) for device in {booking.device for booking in fresh}}
+        seen: list[Booking] = []  # of `fresh`
         out_of_service = {record.device for state in OUT_OF_SERVICE_STATES for record in self.records(state)}
         for booking in fresh:
             if not booking.counted:
@@ -290,7 +303,10 @@ class Page:
                         taken, f"{taken.device.short}, which excludes {booking.device.device},",
                         Rejection(RejectionCode.EXCLUDED, booking.device, taken.holder, taken.since,
                                   {"other": taken.device.device}))
+            for taken in self.hardware_rivals(booking, seen):
+                raise hardware_error(booking, taken)
             there[booking.device].append(booking)
+            seen.append(booking)
         self._check_cpus([booking for booking in fresh if booking.cpus])
         booking_limits.check_shares(fresh, there, limits)
         booking_limits.check_counters(fresh, self.bookings, limits)
@@ -311,6 +327,13 @@ def held_error(taken: Booking, what: str = "", why: Rejection | None = None) -> 
     error = AlreadyHeld(what or taken.device.short, by=str(taken.holder), since=taken.since)
     error.rejection = why or rejection.held(taken)
     return error
+
+
+def hardware_error(booking: Booking, taken: Booking) -> AlreadyHeld:
+    """That another booking holds hardware of this one under another name."""
+    common = booking.common_hardware(taken)
+    return held_error(taken, f"{booking.device.short}, which is the same hardware ({', '.join(common)}) as {taken.device},",
+                      rejection.hardware_held(booking.device, common, taken))
 
 
 def _merged(raw: object, holder: Holder) -> Object:

@@ -9,7 +9,7 @@ to do next: they look at `code` and the fields, never at a sentence. docs/reject
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -72,6 +72,7 @@ class RejectionCode(enum.StrEnum):
     TOO_MANY_DEVICES = "TooManyDevices"
     CONSTRAINT_UNMET = "ConstraintUnmet"
     COUNTER_EXHAUSTED = "CounterExhausted"
+    SAME_HARDWARE = "SameHardware"
     NO_COMBINATION = "NoCombination"
     SEARCH_LIMIT = "SearchLimit"
     # Allocators: one device.
@@ -79,6 +80,7 @@ class RejectionCode(enum.StrEnum):
     SELECTOR_ERROR = "SelectorError"
     ALIAS_MISMATCH = "AliasMismatch"
     HELD = "Held"
+    HARDWARE_HELD = "HardwareHeld"
     RESERVED = "Reserved"
     QUARANTINED = "Quarantined"
     UNCLEAN = "Unclean"
@@ -123,8 +125,8 @@ class RejectionCode(enum.StrEnum):
 
 
 # Another holder, an administrator or a pod that waits has the device.
-TAKEN = frozenset({RejectionCode.HELD, RejectionCode.RESERVED, RejectionCode.QUARANTINED, RejectionCode.UNCLEAN,
-                   RejectionCode.ASSIGNED_TO_OTHER})
+TAKEN = frozenset({RejectionCode.HELD, RejectionCode.HARDWARE_HELD, RejectionCode.RESERVED, RejectionCode.QUARANTINED,
+                   RejectionCode.UNCLEAN, RejectionCode.ASSIGNED_TO_OTHER})
 UNLIKE = frozenset({RejectionCode.SELECTOR_FALSE, RejectionCode.ALIAS_MISMATCH})  # the device is not what is asked for
 OUT_OF_SERVICE: Mapping[OutOfServiceState, RejectionCode] = {
     "reserved": RejectionCode.RESERVED, "quarantined": RejectionCode.QUARANTINED, "unclean": RejectionCode.UNCLEAN}
@@ -171,6 +173,12 @@ class Rejection:
 def held(booking: Booking) -> Rejection:
     """A device that a booking on a page holds."""
     return Rejection(RejectionCode.HELD, booking.device, booking.holder, booking.since)
+
+
+def hardware_held(device: DeviceId, hardware: Iterable[str], booking: Booking) -> Rejection:
+    """A device whose hardware a booking holds under another name."""
+    return Rejection(RejectionCode.HARDWARE_HELD, device, booking.holder, booking.since,
+                     {"hardware": tuple(sorted(hardware)), "other": str(booking.device)})
 
 
 def out_of_service(which: OutOfServiceState, record: OutOfServiceRecord) -> Rejection:

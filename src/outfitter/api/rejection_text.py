@@ -357,6 +357,25 @@ def _held(rejection: Rejection, wording: Wording) -> str:
     return f"{word}held by {holder_name(rejection.holder, wording)}{since}"
 
 
+def _hardware_held(rejection: Rejection, wording: Wording) -> str:
+    return (f"the same hardware ({', '.join(rejection['hardware'])}) as {rejection['other']}, which is "
+            f"{_taken(rejection, wording)}")
+
+
+def _taken(rejection: Rejection, wording: Wording) -> str:
+    """How the other name of the hardware is taken."""
+    if rejection.causes:
+        return "; ".join(sentence(cause, wording) for cause in rejection.causes)
+    if rejection.holder is None:
+        return "held already"
+    return f"held by {holder_name(rejection.holder, wording)}{f' since {rejection.since}' if rejection.since else ''}"
+
+
+def _same_hardware(rejection: Rejection, wording: Wording) -> str:
+    pairs = ", ".join(f"{' and '.join(names)} ({hardware})" for hardware, names in rejection["hardware"].items())
+    return f"some of the devices that match are the same hardware under several names, which is allocated once: {pairs}"
+
+
 def _out_of_service(state: str) -> Callable[[Rejection, Wording], str]:
     def text(rejection: Rejection, wording: Wording) -> str:
         word = f"{rejection['id']} is " if "id" in rejection.detail else ""
@@ -522,12 +541,14 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.TOO_MANY_DEVICES: _too_many,
     _Code.CONSTRAINT_UNMET: _constraint,
     _Code.COUNTER_EXHAUSTED: _counter,
+    _Code.SAME_HARDWARE: _same_hardware,
     _Code.NO_COMBINATION: _plain("devices match each request, but no choice of them serves all requests together"),
     _Code.SEARCH_LIMIT: _search_limit,
     _Code.SELECTOR_FALSE: _selector_false,
     _Code.SELECTOR_ERROR: _selector_error,
     _Code.ALIAS_MISMATCH: _alias_mismatch,
     _Code.HELD: _held,
+    _Code.HARDWARE_HELD: _hardware_held,
     _Code.RESERVED: _out_of_service("reserved"),
     _Code.QUARANTINED: _out_of_service("quarantined"),
     _Code.UNCLEAN: _out_of_service("unclean"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from outfitter.api import allocation, conditions, kinds, rejection_conditions, rejection_text
@@ -13,7 +14,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, vm
 from outfitter.api.kubevirt import pod_claims as pod_claims_api
-from outfitter.api.page import Booking, Holder, Page, held_error
+from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.controllers import pod_claims
 from outfitter.controllers.manager import ControllerContext
@@ -24,6 +25,7 @@ from outfitter.ledger import book
 from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling.dra import binding_conditions
 from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.dra.slices import PublishedDevice
 from outfitter.scheduling.filter.node_usage import nominated
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.scheduler import Placement, results
@@ -122,6 +124,12 @@ class BindTransaction:
                 found[name] = page.revision or ""
                 if (rival := next((one for one in page.bookings if one.clashes(mine)), None)) is not None:
                     raise held_error(rival)
+            for twin in self._index.twins(mine.device, host):  # the same hardware, published under another name
+                for name in {self._index.home(twin.id, host), *self._index.other_homes(twin.id, host)}:
+                    page = self._page(name)
+                    found[name] = page.revision or ""
+                    if (rival := _same_hardware(mine, twin, page, host)) is not None:
+                        raise hardware_error(mine, rival)
         return found
 
     def _page(self, name: str) -> Page:
@@ -139,7 +147,8 @@ class BindTransaction:
             page = self._index.page_name(device, host)
             out.setdefault(page, []).append(Booking(
                 device, holder, result["request"], "booked", self._now,
-                allocation.booked_amount(result, self._index.uses(device, host)), node=host if page != host else ""))
+                allocation.booked_amount(result, self._index.uses(device, host)), node=host if page != host else "",
+                hardware=self._index.hardware(device, host)))
         if (share := flavor_claim.share(claim, given)) is not None:
             out.setdefault(host, []).append(Booking(ledger.host_resources(host), holder, "", "booked", self._now, share))
 
@@ -323,6 +332,13 @@ def holder_purpose(pod: Object) -> str:
     """The holder of a pod's devices, for messages: "vmi/blue", else "pod/web"."""
     reference = vm.owner(pod, kinds.VMI.kind)
     return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
+
+
+def _same_hardware(mine: Booking, twin: PublishedDevice, page: Page, host: str) -> Booking | None:
+    """A booking of the hardware by its other name on this host, where one is on a page."""
+    booked = (replace(one, hardware=one.hardware or tuple(sorted(twin.hardware))) for one in page.on(twin.id)
+              if (one.node or page.host) == host)
+    return next((one for one in booked if one.common_hardware(mine)), None)
 
 
 def _without(page: Page, uids: set[str]) -> Object:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import allocation, kinds
-from outfitter.api.device import DeviceId
+from outfitter.api.device import DeviceId, hardware_of, newest
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Limits, Page, claim_keys, is_pool_page, pool_page
 from outfitter.controllers.bind_transaction import holder_purpose
@@ -85,7 +85,7 @@ class LedgerMirror:
             share = result if self._capacity(device) is not None else {}  # a device that may not be shared is taken whole
             amount = allocation.booked_amount(share, self._counters(device))
             booking = Booking(device, holder, str(result["request"]), "booked", now, amount,
-                              node=node if is_pool_page(page) else "")
+                              node=node if is_pool_page(page) else "", hardware=self._hardware(device, node or page))
             out[page] = (*out.get(page, ()), booking)
         return out
 
@@ -117,6 +117,16 @@ class LedgerMirror:
                 if each["name"] == device.device:
                     return {use["counterSet"]: _values(use.get("counters")) for use in each.get("consumesCounters") or ()}
         return {}
+
+    def _hardware(self, device: DeviceId, host: str) -> tuple[str, ...]:
+        """What the device is on a host, as its driver publishes it; empty: not known."""
+        found: set[str] = set()
+        for piece in newest(self._slices.by("driver and pool", f"{device.driver}/{device.pool}")):
+            for each in piece["spec"].get("devices") or ():
+                where = each.get("nodeName") or piece["spec"].get("nodeName") or host
+                if each["name"] == device.device and where == host:
+                    found |= hardware_of(each, device.driver)
+        return tuple(sorted(found))
 
     def _limits(self, bookings: Sequence[Booking]) -> Limits:
         shared = {one.device: self._capacity(one.device) for one in bookings if one.shared}

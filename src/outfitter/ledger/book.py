@@ -13,11 +13,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Limits, OutOfServiceRecord, Page, State
+from outfitter.api.page import Booking, Holder, Limits, OutOfServiceRecord, Page, State, hardware_error
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, NotFound
 from outfitter.ledger import history
 from outfitter.store.base import Create, Replace, Store, Write
 
+UNKNOWN: Mapping[DeviceId, tuple[str, ...]] = {}
 TRIES = 16  # attempts; the writers of one page are those of one host
 USED_ONCE = "used once"  # reason of the unclean record of a one-time-use device
 
@@ -54,17 +55,23 @@ async def book_pages(
 
 
 async def set_state(
-    store: Store, host: str, uid: str, state: State, *, now: str = "", unclean: Collection[DeviceId] = ()
+    store: Store, host: str, uid: str, state: State, *, now: str = "", unclean: Collection[DeviceId] = (),
+    hardware: Mapping[DeviceId, tuple[str, ...]] = UNKNOWN, node: str = "",
 ) -> tuple[Booking, ...]:
     """Set the state of all bookings of a holder on this host; returns these bookings. The exclusive check at prepare:
     AlreadyHeld when another holder has one of the devices prepared, so that of two holders of one device only one starts.
-    `unclean` are one-time-use devices: those that become prepared are recorded as unclean in the same write."""
+    The same for their `hardware`, which is recorded with the bookings: AlreadyHeld when it is held under another name
+    (`hardware_rival`). `node`: the host that prepares, on a pool's page. `unclean` are one-time-use devices: those that become
+    prepared are recorded as unclean in the same write."""
     moment = now or history.clock_time(store)
 
     def change(page: Page) -> Object:
         if state != "prepared":
             return page.with_state(uid, state)
+        page = Page(page.with_hardware(hardware, node))
         bookings = page.of(uid)
+        if twin := hardware_rival(bookings, [booking for booking in page.bookings if booking.node == node]):
+            raise hardware_error(*twin)
         for booking in bookings:
             for rival in page.rivals(booking):
                 if rival.state == "prepared":
@@ -74,6 +81,23 @@ async def set_state(
 
     page = await change_page(store, host, change)
     return page.of(uid)
+
+
+def hardware_rival(own: Sequence[Booking], others: Sequence[Booking]) -> tuple[Booking, Booking] | None:
+    """Of the bookings that one holder is about to prepare on a host, the first whose hardware another booking there has under
+    another name, and that one. It is in the way if it is prepared, of the same holder, or older: of two that were booked
+    before their hardware was known the older one gets it."""
+    for booking in own:
+        for other in others:
+            if booking.common_hardware(other) and (
+                    other.state == "prepared" or other.holder.uid == booking.holder.uid
+                    or (booking.state != "prepared" and _age(other) <= _age(booking))):
+                return booking, other
+    return None
+
+
+def _age(booking: Booking) -> tuple[str, str]:
+    return booking.since, booking.holder.uid
 
 
 def record_used_once(page: Page, bookings: Sequence[Booking], now: str) -> Object:

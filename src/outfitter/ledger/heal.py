@@ -3,6 +3,7 @@ page is changed. Called by the host audit of the node agent.
 
 `heal` decides (pure), `heal_page` writes. The rules, in the order in which they are applied:
 
+- A booking records what its device is on the host now: addresses change when cards are added.
 - A booking for a domain (a domain without a known consumer or claim) is dropped when the domain no longer has the device; when
   its consumer or claim is known by now, the booking becomes theirs.
 - A consumer whose domain has devices of a provider has exactly those of that provider. With none of a provider, its bookings
@@ -25,6 +26,7 @@ from outfitter.ledger import book, history
 from outfitter.store.base import Store
 
 CONSUMER = "Consumer"
+NOTHING: Mapping[DeviceId, tuple[str, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,13 @@ class HealedPage:
 
 
 def heal(
-    page: Page, found: Sequence[AttachedDevice], *, group: Mapping[DeviceId, str], once: Collection[DeviceId], now: str
+    page: Page, found: Sequence[AttachedDevice], *, group: Mapping[DeviceId, str], once: Collection[DeviceId], now: str,
+    hardware: Mapping[DeviceId, tuple[str, ...]] = NOTHING,
 ) -> HealedPage:
     """The corrected page, given the devices that are attached. `group` maps each device of the host to its provider, `once` are
-    the one-time-use devices."""
-    work = _PageRepair(page, found, group, now)
+    the one-time-use devices, `hardware` is what each device of the host is now."""
+    work = _PageRepair(page, found, group, now, hardware)
+    work.correct_hardware()
     work.drop_or_adopt_domains()
     work.drop_unattached_of_consumers()
     work.book_attached()
@@ -63,14 +67,14 @@ def heal(
 
 async def heal_page(
     store: Store, host: str, found: Sequence[AttachedDevice], *, group: Mapping[DeviceId, str], once: Collection[DeviceId] = (),
-    now: str = "",
+    now: str = "", hardware: Mapping[DeviceId, tuple[str, ...]] = NOTHING,
 ) -> HealedPage:
     """Heal the page of a host in the store, with retries on conflict; returns what was changed."""
     moment = now or history.clock_time(store)
     last: list[HealedPage] = []
 
     def change(page: Page) -> Object:
-        last[:] = [heal(page, found, group=group, once=once, now=moment)]
+        last[:] = [heal(page, found, group=group, once=once, now=moment, hardware=hardware)]
         return last[0].object
 
     await book.change_page(store, host, change, now=moment, how=lambda booking: last[0].how.get(booking.key, history.GONE))
@@ -80,7 +84,9 @@ async def heal_page(
 class _PageRepair:
     """The page being corrected: each step replaces `page` and adds its findings."""
 
-    def __init__(self, page: Page, found: Sequence[AttachedDevice], group: Mapping[DeviceId, str], now: str) -> None:
+    def __init__(self, page: Page, found: Sequence[AttachedDevice], group: Mapping[DeviceId, str], now: str,
+                 hardware: Mapping[DeviceId, tuple[str, ...]]) -> None:
+        self._hardware = hardware
         self.page, self.findings, self.how = page, list[str](), dict[Key, str]()
         self._group, self._now = group, now
         self._request_of: dict[tuple[str, str], str] = {}  # (consumer, provider) -> request of its bookings there
@@ -93,6 +99,14 @@ class _PageRepair:
         for attached in self._attached:
             self._by_device[attached.device].append(attached)
         self._known_uids = {booking.holder.uid for booking in page.bookings if booking.holder.kind != DOMAIN}
+
+    def correct_hardware(self) -> None:
+        """Addresses change when cards are added: a booking records what its device is now."""
+        for booking in self.page.bookings:
+            now = self._hardware.get(booking.device, booking.hardware)
+            if booking.hardware and now and now != booking.hardware:
+                self._replace(booking, replace(booking, hardware=now))
+                self._report(f"{booking.device.short} is {', '.join(now)} now and not {', '.join(booking.hardware)}")
 
     def drop_or_adopt_domains(self) -> None:
         for booking in [booking for booking in self.page.bookings if booking.holder.kind == DOMAIN]:
@@ -127,7 +141,8 @@ class _PageRepair:
         for attached in self._attached:
             if not self._bookings_of(attached):
                 holder, request = self._holder_for(attached), self._request(attached)
-                self._add(Booking(attached.device, holder, request, "prepared", self._now, prepared=self._now))
+                self._add(Booking(attached.device, holder, request, "prepared", self._now, prepared=self._now,
+                                  hardware=self._hardware.get(attached.device, ())))
                 self._report(f"{attached.device.short} is in use by {holder} and was not booked for it: it is now")
             for booking in self._bookings_of(attached):
                 if booking.holder.kind == CONSUMER and booking.state != "prepared":  # its VM was not started by us

@@ -312,6 +312,9 @@ class Agent:
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
             if vmi_actions.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
+            if missing := await self._unrecorded(host, pod, domain):
+                await self._report.waiting(pod, missing.rejection)
+                return 1.0
             await self._start_domain(host, domain)
         except StartFailed as error:  # of the VMI, on whichever host
             await self._report.pod_rejected(
@@ -326,6 +329,22 @@ class Agent:
         self._instances.put(started)
         self._networks.forget(pod)
         return await self._sync_running(host, pod, started)
+
+    async def _unrecorded(self, host: AgentHost, pod: Object, domain: Domain) -> Unprepared | None:
+        """Why a domain must not have what it is about to get. A driver may have published an address after its device was
+        prepared: then it is recorded now, and checked as at prepare."""
+        names = [name for _, name in pod_claims.claim_names(pod) if name]
+        claims = [claim for name in names if (claim := self._claim(pod["metadata"]["namespace"], name)) is not None]
+        try:
+            if not self._bookings.unrecorded(host, claims, domain.devices):
+                return None
+            self._prepared.discard(pod["metadata"]["uid"])
+            if missing := await self._missing_devices(host, pod):
+                return missing
+            await self._bookings.check_free(host, self._bookings.unrecorded(host, claims, domain.devices))
+        except AlreadyHeld as error:
+            return Unprepared(rejection.of_error(error, RejectionCode.PAGE_CONFLICT), host_failed=True)
+        return None
 
     async def _start_domain(self, host: AgentHost, domain: Domain) -> None:
         self._starting.add(domain.uid)

@@ -36,8 +36,14 @@ class AgentHost:
     lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # held while a VM starts or ends, and during an audit
     single_use: frozenset[str] = field(init=False, default=frozenset())  # devices that must be cleaned after use
     devices: Mapping[str, PassthroughDevice] = field(init=False, default_factory=dict)  # name -> how it is prepared
+    iommu_groups: Mapping[str, frozenset[str]] = field(init=False, default_factory=dict)  # address -> all of its group
     provisioning_warnings: tuple[str, ...] = field(init=False, default=())  # VFs and mediated devices that could not be created
     refusal: OutfitterError | None = field(init=False, default=None)  # why it did not start: it ends VMs and starts none
+
+    def hardware_of(self, name: str) -> frozenset[str]:
+        """What a device of this host is; empty while it is not known."""
+        found = self.devices.get(name)
+        return found.hardware if found is not None else frozenset()
 
     def device(self, name: str) -> DeviceId:
         return DeviceId(self.driver, self.name, name)

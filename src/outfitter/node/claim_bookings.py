@@ -1,17 +1,20 @@
 """What a claim holds here, on the pages: recorded as prepared before a device is touched, released when no pod uses it.
 
 The page is the exclusive check at prepare: whatever a claim's status contains, a device that is booked for another claim is not
-prepared for this one. Called by the agent, which holds the host's lock."""
+prepared for this one, and neither is hardware that is held under another name. Called by the agent, which holds the host's
+lock: nothing else on this host is prepared meanwhile, so that several pages can be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from outfitter.api import kinds
+from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page, is_pool_page, pool_page
-from outfitter.errors import AlreadyHeld
+from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error, is_pool_page, pool_page
 from outfitter.ledger import book
+from outfitter.node import claim_hardware
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.store.base import Store
@@ -23,42 +26,79 @@ class ClaimBookings:
     def __init__(self, store: Store, preparation: ClaimPreparation, pages: Informer[Object], *, clock: Clock) -> None:
         self._store, self._preparation, self._pages, self._clock = store, preparation, pages, clock
         self._pooled: dict[str, set[str]] = {}  # claim -> pages of pools on which this process recorded it as prepared
+        self._hardware: dict[tuple[str, str], frozenset[str]] = {}  # host and claim -> what this process recorded for it
         pages.add_index("pools", lambda page: [""] if is_pool_page(page["metadata"]["name"]) else [])
 
     async def prepare(self, host: AgentHost, claim: Object, results: Sequence[Mapping[str, str]]) -> set[str]:
-        """Record what is allocated to the claim as prepared, and return those devices of this host that are not booked for it
-        yet: none, once all are recorded. AlreadyHeld: another claim has one of them."""
-        wanted = {result["device"] for result in ours(host, results)}
-        held = await self._record(host, claim["metadata"]["uid"], wanted)
-        await self._record_pools(host, claim, results)
-        return wanted - held
-
-    async def _record(self, host: AgentHost, uid: str, wanted: set[str]) -> set[str]:
-        """The devices that a claim has prepared on this host, once all that are wanted are booked for it; until then those that
-        are booked."""
-        page = await book.read(self._store, host.name)
-        bookings = page.of(uid)
-        names = {booking.device.device for booking in bookings}
-        for booking in page.bookings:
-            device = booking.device
-            if (device.driver, device.pool) == (host.driver, host.name) and device.device in wanted - names:
-                raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
-        if wanted <= names and any(booking.state != "prepared" for booking in bookings):
-            used = [host.device(name) for name in sorted(wanted & host.single_use)]
-            held = await book.set_state(self._store, host.name, uid, "prepared", now=rfc3339(self._clock.now()), unclean=used)
-            names = {booking.device.device for booking in held}
-        return names
-
-    async def _record_pools(self, host: AgentHost, claim: Object, results: Sequence[Mapping[str, str]]) -> None:
-        """What a claim has of pools that no host owns is recorded as prepared too, so that it is not allocated again while it
-        is used here. A device that is not booked on a pool's page is left to the driver that publishes it."""
-        for name in sorted({pool_page(result["driver"], result["pool"]) for result in results
-                            if (result["driver"], result["pool"]) != (host.driver, host.name)}):
-            bookings = (await book.read(self._store, name)).of(claim["metadata"]["uid"])
-            if bookings:
+        """Record what is allocated to the claim as prepared, and return those of its devices that are not booked for it yet:
+        of this host, and of other drivers that say which hardware they are. None, once all are recorded. AlreadyHeld: another
+        claim has one of them, or its hardware under another name."""
+        uid = claim["metadata"]["uid"]
+        held = [(name, await book.read(self._store, name)) for name in self._pages_of(host, results)]
+        hardware = await self._known_hardware(host, results, [page for _, page in held])
+        booked = {booking.device for _, page in held for booking in page.of(uid)}
+        own = {device for device in map(_device, results) if (device.driver, device.pool) == (host.driver, host.name)}
+        missing = {device for device in map(_device, _exclusive(results)) if device in hardware or device in own} | own
+        missing -= booked
+        self._check(host, uid, missing, hardware, [page for _, page in held])
+        now = rfc3339(self._clock.now())
+        for name, page in held if not missing else ():
+            bookings = page.of(uid)
+            if bookings and name != host.name:
                 self._pooled.setdefault(key_of(claim), set()).add(name)
-            if any(booking.state != "prepared" for booking in bookings):
-                await book.set_state(self._store, name, claim["metadata"]["uid"], "prepared", now=rfc3339(self._clock.now()))
+            fresh = any(booking.state != "prepared" or hardware.get(booking.device, booking.hardware) != booking.hardware
+                        for booking in bookings)
+            if fresh:
+                used = [host.device(each) for each in sorted({device.device for device in own} & host.single_use)]
+                await book.set_state(self._store, name, uid, "prepared", now=now, unclean=used if name == host.name else (),
+                                     hardware=hardware, node="" if name == host.name else host.name)
+        mine = (hardware.get(device, ()) for device in map(_device, results))
+        self._hardware[host.name, uid] = frozenset(key for keys in mine for key in keys)
+        return {device.device for device in missing}
+
+    def _pages_of(self, host: AgentHost, results: Sequence[Mapping[str, str]]) -> list[str]:
+        """The pages on which hardware of this host may be recorded: its own, and those of pools that no host owns."""
+        pools = {pool_page(device.driver, device.pool) for device in map(_device, results)
+                 if (device.driver, device.pool) != (host.driver, host.name)}
+        pools |= {page["metadata"]["name"] for page in self._pages.by("pools", "")
+                  if any(raw.get("node") == host.name for raw in page["spec"].get("bookings") or ())}
+        return [host.name, *sorted(pools)]
+
+    async def _known_hardware(
+        self, host: AgentHost, results: Sequence[Mapping[str, str]], pages: Sequence[Page]
+    ) -> claim_hardware.Hardware:
+        """What the claim's devices are, and those that others hold here and whose bookings do not record it."""
+        others = {booking.device for page in pages for booking in page.bookings
+                  if booking.counted and not booking.hardware and _is_here(booking, page, host)}
+        return await claim_hardware.hardware(self._store, host, {*map(_device, _exclusive(results)), *others})
+
+    def _check(
+        self, host: AgentHost, uid: str, missing: Collection[DeviceId], hardware: claim_hardware.Hardware, pages: Sequence[Page]
+    ) -> None:
+        """Before anything is written: AlreadyHeld where another booking has a device that is not booked for the claim, or the
+        hardware of one of its devices under another name, on whichever page."""
+        there = [replace(booking, hardware=booking.hardware or hardware.get(booking.device, ())) for page in pages
+                 for booking in page.bookings if _is_here(booking, page, host)]
+        for booking in there:
+            if booking.device in missing and booking.counted and not booking.shared:
+                raise held_error(booking)
+        own = [replace(booking, hardware=hardware.get(booking.device, booking.hardware)) for page in pages
+               for booking in page.of(uid)]
+        unbooked = [Booking(device, Holder(kinds.RESOURCE_CLAIM.kind, "", "", uid), "", "booked", rfc3339(self._clock.now()),
+                            hardware=hardware[device]) for device in sorted(missing) if device in hardware]
+        if rival := book.hardware_rival([*own, *unbooked], there):
+            raise hardware_error(*rival)
+
+    def unrecorded(self, host: AgentHost, claims: Iterable[Object], sources: Iterable[str]) -> set[str]:
+        """What of the hardware that a domain is about to get (addresses and UUIDs) is not recorded for its claims."""
+        known = (self._hardware.get((host.name, claim["metadata"]["uid"]), frozenset()) for claim in claims)
+        return {hardware_key(source) for source in sources}.difference(*known)
+
+    async def check_free(self, host: AgentHost, hardware: Collection[str]) -> None:
+        """AlreadyHeld: hardware that comes from no claim (a device plugin's) is prepared for one."""
+        for booking in (await book.read(self._store, host.name)).bookings if hardware else ():
+            if booking.state == "prepared" and booking.counted and not set(hardware).isdisjoint(booking.hardware):
+                raise held_error(booking)
 
     async def release(self, host: AgentHost, namespace: str, claim: str) -> bool:
         """Unprepare and release what the claim of this name had prepared here; whether that was anything."""
@@ -70,6 +110,7 @@ class ClaimBookings:
                     booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
                     kinds.RESOURCE_CLAIM.kind, namespace, claim) and booking.node in ("", host.name)):
                 found = True
+                self._hardware.pop((host.name, uid), None)
                 if name == host.name:
                     await self._preparation.unprepare(host, uid)
                 else:
@@ -83,6 +124,20 @@ class ClaimBookings:
             claim = (booking.holder.namespace, booking.holder.name)
             if booking.holder.kind == kinds.RESOURCE_CLAIM.kind and booking.state == "prepared" and claim not in used:
                 await self.release(host, *claim)
+
+
+def _is_here(booking: Booking, page: Page, host: AgentHost) -> bool:
+    """Whether a booking of this page is of something on this host."""
+    return booking.node == ("" if page.host == host.name else host.name)
+
+
+def _device(result: Mapping[str, str]) -> DeviceId:
+    return DeviceId(result["driver"], result["pool"], result["device"])
+
+
+def _exclusive(results: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """Admin access holds no hardware."""
+    return [result for result in results if not result.get("adminAccess")]
 
 
 def ours(host: AgentHost, results: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:

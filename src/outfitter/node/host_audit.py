@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from outfitter.api import kinds, providers
-from outfitter.api.device import DeviceId
+from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.page import Holder, Page
+from outfitter.api.page import Booking, Holder, Page
 from outfitter.api.providers import Provider
 from outfitter.errors import HypervisorError, Invalid, OutfitterError, StartupRefused
 from outfitter.inventory import host_devices, numa_cells, scan, slices
@@ -32,6 +32,7 @@ from outfitter.ledger.heal import AttachedDevice
 from outfitter.node import networks, node_status
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.devices import passthrough_device
+from outfitter.node.devices.passthrough_device import PassthroughDevice
 from outfitter.node.slice_publisher import HostPublication, SlicePublisher, StoredHost
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
@@ -57,6 +58,8 @@ class AuditResult:
     plan: provider_tree.Plan
     warnings: tuple[str, ...]
     cells: tuple[HostCell, ...]
+    targets: Mapping[str, PassthroughDevice]  # name -> how it is prepared
+    iommu_groups: Mapping[str, frozenset[str]]  # address -> the addresses of its group, where it has several
     bridges: tuple[str, ...]  # to which network interfaces of VMs can be attached
 
 
@@ -185,7 +188,8 @@ class HostAudit:
         before = {device: provider.name for provider in providers.read(stored.tree) for device in provider.devices}
         group = {host.device(device): provider for device, provider in {**before, **devices.groups}.items()}
         once = {host.device(name) for name in devices.once}
-        healed = heal.heal(stored.page, attached, group=group, once=once, now=self._now())
+        targets = passthrough_device.of(devices)
+        healed = heal.heal(stored.page, attached, group=group, once=once, now=self._now(), hardware=_hardware(host, targets))
         virtual = {device["name"] for device in published if slices.is_virtual(device)}
         virtual |= {device.name for device in found.devices if device.kind.is_vf}
         plan = provider_tree.plan(
@@ -202,6 +206,8 @@ class HostAudit:
             plan,
             (*host.provisioning_warnings, *map(str, found.warnings), *unknown, *slices.truncation_warnings(devices.offered)),
             cells,
+            targets,
+            {device.address: frozenset((device.address, *device.members)) for device in found.devices if device.members},
             bridges,
         )
 
@@ -214,6 +220,10 @@ class HostAudit:
         for domain in domains:
             for source in domain.devices:
                 name = known.get(source)
+                if not domain.foreign and (other := _other_name(page, source, host, name)) is not None:
+                    uids = {domain.uid, other.holder.uid}
+                    out[str(other.device), domain.uid] = AttachedDevice(other.device, other.holder, frozenset(uids))
+                    continue
                 if name is None:
                     unknown.append(f"VM {domain.name} has {source}, which is not known on this host")
                     continue
@@ -246,15 +256,14 @@ class HostAudit:
                             f"{f'not offered ({listed[name]})' if name in listed else KEPT_BECAUSE[cause]}: it is allocated, "
                             "and stays until it is free" for name, cause in devices.left.items())])
         host.single_use = devices.once
-        if host.env is not None:
-            host.devices = passthrough_device.of(devices)
+        host.devices, host.iommu_groups = result.targets, result.iommu_groups
         self._kept[host.name] = frozenset(devices.left).union(
             *(provider.devices for provider in result.plan.providers if not devices.left.keys().isdisjoint(provider.devices)))
         node = await node_status.node(self._store, host, result.bridges, self._now())
         page = stored.page
         if result.healed.object != page.object:
             await heal.heal_page(self._store, host.name, result.attached, group=result.groups, now=self._now(),
-                                 once={host.device(name) for name in devices.once})
+                                 hardware=_hardware(host, result.targets), once={host.device(name) for name in devices.once})
             page = await book.read(self._store, host.name)
         page = await self._keep_reserved(host, page, result.plan.providers)
         publication = HostPublication(devices, result.plan.providers, (*result.warnings, *result.plan.warnings), result.cells)
@@ -284,6 +293,20 @@ class HostAudit:
 
     def _now(self) -> str:
         return rfc3339(self._clock.now())
+
+
+def _hardware(host: AgentHost, targets: Mapping[str, PassthroughDevice]) -> dict[DeviceId, tuple[str, ...]]:
+    """What each device of a host is, as bookings record it."""
+    return {host.device(name): tuple(sorted(target.hardware)) for name, target in targets.items()}
+
+
+def _other_name(page: Page, source: str, host: AgentHost, name: str | None) -> Booking | None:
+    """The booking by which a VM has a function or mediated device under another driver's name."""
+    own = host.device(name) if name is not None else None
+    prepared = [booking for booking in page.bookings if booking.state == "prepared" and booking.counted]
+    if any(booking.device == own for booking in prepared):
+        return None
+    return next((booking for booking in prepared if hardware_key(source) in booking.hardware), None)
 
 
 def _read(host: AgentHost) -> tuple[Scan, tuple[HostCell, ...], tuple[str, ...]]:

@@ -43,6 +43,7 @@ LOOKED_AT = 8  # hosts that can take a pod and are compared
 MOST_LOOKED_AT = 100  # the same, while a better alternative of firstAvailable may be on another host
 NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because the claim of that name has another owner
 NOWHERE: Mapping[str, Rejection] = {}
+HOLDS = (RejectionCode.HELD, RejectionCode.HARDWARE_HELD)
 SAME_VM = Rejection.of(RejectionCode.HELD, same="the flavor")  # a device that the same VM gets by its flavor
 FEWEST = "of those that can take it, it has the fewest free devices"  # why a VM with a flavor goes to a host
 
@@ -66,7 +67,7 @@ class HostRejection:
         """What is wrong with each device: held ones first, those last that are not what is asked for."""
         there = self.found.obstacles if self.found is not None else ()
         return tuple(sorted(there, key=lambda one: (
-            one.device is not None, one.code in UNLIKE, one.code is not RejectionCode.HELD, -one.detail.get("passed", 0))))
+            one.device is not None, one.code in UNLIKE, one.code not in HOLDS, -one.detail.get("passed", 0))))
 
     @property
     def blocking(self) -> tuple[Rejection, ...]:
@@ -354,7 +355,7 @@ class _Placer:
         if not mine:
             return self._search(host, demands)
         site = self.index.pools.at(self.index.node(host), self.index.features)
-        chosen = self.roster.give(site, self.index.page(host), mine, self.index.held.kept)
+        chosen = self.roster.give(site, self.index.page(host), mine, self.index.held.barred(site))
         if isinstance(chosen, Unmet):
             return chosen
         others = [one for one, ask in zip(demands, flavors, strict=True) if ask is None]

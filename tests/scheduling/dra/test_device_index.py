@@ -18,6 +18,7 @@ from outfitter.scheduling.dra.device_index import DeviceIndex
 
 DRIVER, SINCE = "d.example", "2026-01-01T12:04:00Z"
 HOSTS = ("a", "b", "c")
+ADDRESS = "0000:01:00.0"
 CLASSES: dict[str, Object] = {"any": {"metadata": {"name": "any"}, "spec": {}}}
 
 
@@ -25,8 +26,12 @@ def node(name: str) -> Object:
     return {"metadata": {"name": name, "labels": {}}}
 
 
-def device(place: int, kind: str, numa: int, *, taint: bool = False, card: str = "", whole: int = 0) -> Object:
+def device(
+    place: int, kind: str, numa: int, *, taint: bool = False, card: str = "", whole: int = 0, address: str = ""
+) -> Object:
     out: Object = {"name": f"d{place}", "attributes": {"kind": {"string": kind}, "numa": {"int": numa}}}
+    if address:
+        out["attributes"]["pciAddress"] = {"string": address}
     if taint:
         out["taints"] = [{"key": "a.test/sick", "effect": "NoSchedule"}]
     if card:
@@ -48,7 +53,9 @@ def page(host: str, held: list[int], marked: list[int]) -> Page:
     found = Page(Page.blank(host))
     for place in held:
         holder = Holder("ResourceClaim", "here", f"c{place}", f"uid-{place}")
-        found = Page(found.adding(Booking(DeviceId(DRIVER, host, f"d{place}"), holder, "r", "booked", SINCE)))
+        hardware = (ADDRESS,) if place == 0 else ()
+        found = Page(found.adding(Booking(
+            DeviceId(DRIVER, host, f"d{place}"), holder, "r", "booked", SINCE, hardware=hardware)))
     marks = [OutOfServiceRecord(DeviceId(DRIVER, host, f"d{place}"), "", "admin", SINCE) for place in marked]
     return Page(found.with_records("reserved", marks))
 
@@ -62,7 +69,8 @@ def ask(name: str, kind: str = "", **exactly: Any) -> Object:
     return {"name": name, "exactly": {"deviceClassName": "any", "selectors": where, **exactly}}
 
 
-DEVICES = st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 1), st.booleans(), st.booleans()), max_size=5)
+DEVICES = st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 1), st.booleans(), st.booleans(),
+                             st.sampled_from(["", "", "", ADDRESS, "0000:02:00.0"])), max_size=5)
 WORLD = st.fixed_dictionaries({host: st.tuples(DEVICES, st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)),
                                                st.integers(0, 3)) for host in HOSTS})
 EXACTLY = st.fixed_dictionaries({"count": st.integers(1, 3)}, optional={
@@ -76,8 +84,8 @@ def built(world: Any) -> tuple[list[Object], list[Page]]:
     parts: list[Object] = []
     pages = []
     for host, (raw, held, marked, counters) in world.items():
-        devices = [device(place, kind, numa, taint=taint, card="card" if counted and counters else "")
-                   for place, (kind, numa, taint, counted) in enumerate(raw)]
+        devices = [device(place, kind, numa, taint=taint, card="card" if counted and counters else "", address=address)
+                   for place, (kind, numa, taint, counted, address) in enumerate(raw)]
         parts += slices(host, devices, counters)
         places = range(len(devices))
         pages.append(page(host, [each for each in held if each in places], [each for each in marked if each in places]))
@@ -145,6 +153,8 @@ def test_order_of_events_does_not_matter(first: Any, then: Any, gone: set[str], 
     assert [index.names[row] for row in index.candidates(demands)] == [made.names[row] for row in made.candidates(demands)]
     assert (index.held.whole, index.held.shares, index.held.consumed) == (
         made.held.whole, made.held.shares, made.held.consumed)
+    assert [index.held.blocked(index.node_devices(row)) for row in range(len(left))] == [
+        made.held.blocked(made.node_devices(row)) for row in range(len(left))]
 
 
 def test_shares_come_and_go() -> None:
@@ -186,14 +196,14 @@ def one_slice(name: str, what: tuple[str, str, list[str], int, int]) -> Object:
 
 
 def odd_device(place: int, kind: str) -> Object:
-    """Among others one of which a selector cannot tell, and one that can be shared."""
-    out = device(place, "x" if kind == "shared" else kind, place % 2)
+    """Among others one of which a selector cannot tell, one that can be shared, and one that is the same hardware as others."""
+    out = device(place, "x" if kind in ("shared", "twin") else kind, place % 2, address=ADDRESS if kind == "twin" else "")
     if kind == "nothing":
         del out["attributes"]["kind"]
     return {**out, "allowMultipleAllocations": True} if kind == "shared" else out
 
 
-ODD = st.lists(st.sampled_from(["x", "x", "y", "nothing", "shared"]), max_size=3)
+ODD = st.lists(st.sampled_from(["x", "x", "y", "nothing", "shared", "twin"]), max_size=3)
 SLICE = st.tuples(st.just("slice"), st.sampled_from("pqr"), st.one_of(st.none(), st.tuples(
     st.sampled_from(["a", "b", "c", "s"]), st.sampled_from(HOSTS), ODD, st.integers(1, 2), st.integers(1, 2))))
 NODE = st.tuples(st.just("node"), st.sampled_from(HOSTS), st.sampled_from([None, "1", "2"]))

@@ -92,7 +92,19 @@ class Naive:
                 return False
         elif name in self.held or any(one == name for _, one in before):
             return False
-        return True
+        return bool(ask.get("adminAccess")) or self._twins(name).isdisjoint(
+            {*self.held, *(one for claim, request, one in given if not self._admin(claim, request))})
+
+    def _twins(self, name: str) -> set[str]:
+        """Other names of the same hardware, but for parts of it that are counted."""
+        device = self.by_name[name]
+        return {other["name"] for other in self.devices if other is not device and "pciAddress" in device["attributes"]
+                and other["attributes"].get("pciAddress") == device["attributes"]["pciAddress"]
+                and not (device.get("consumesCounters") and other.get("consumesCounters"))}
+
+    def _admin(self, claim: int, name: str) -> bool:
+        return any(request.get("exactly", {}).get("adminAccess") for number, request in self.places
+                   if (number, request["name"]) == (claim, name))
 
     def _counted(self, given: Given, name: str) -> bool:
         device, before = self.by_name[name], [one for _, _, one in given]
@@ -156,6 +168,8 @@ def devices(draw: st.DrawFn) -> list[Object]:
                     attributes[name] = {"ints": draw(st.lists(st.integers(0, 2), min_size=1, max_size=2, unique=True))}
                 case _:
                     attributes[name] = {"int": draw(st.integers(0, 2))}
+        if draw(st.integers(0, 2)) == 0:
+            attributes["pciAddress"] = {"string": f"0000:0{draw(st.integers(0, 1))}:00.0"}
         device: Object = {"name": f"d{index}", "attributes": attributes}
         if draw(st.integers(0, 3)) == 0:
             device |= {"allowMultipleAllocations": True, "capacity": {"slots": {

@@ -173,7 +173,7 @@ SHAPES: Mapping[str, Shape] = {
     "LedgerPage": {"spec": {
         "host": str, "reserved": RECORDS, "quarantined": RECORDS, "unclean": RECORDS,
         "bookings": [{"device!": DEVICE, "request": str, "state!": str, "since!": str, "prepared": str, "amount": AMOUNT,
-                      "holder!": HOLDER}]}},
+                      "holder!": HOLDER, "hardware": TEXTS}]}},
     "PastBooking": {"spec!": {
         "host!": str, "device!": DEVICE, "holder!": HOLDER, "request": str, "amount": AMOUNT, "booked!": str, "prepared": str,
         "ended": str, "how": str}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outfitter.api.device import PCI_BUS_ID
+from outfitter.api.device import DRIVER, PCI_BUS_ID, hardware_key, hardware_of
 from outfitter.api.kinds import Object
 from outfitter.inventory import slices
 from outfitter.inventory.assignable import AssignableDevice
@@ -24,6 +24,7 @@ class PassthroughDevice:
     managed: bool = True  # False: the operator binds the functions
     numa: int | None = None
     pcie_root: str | None = None
+    hardware: frozenset[str] = frozenset()  # as bookings record it: addresses of the whole IOMMU group, or the UUID
 
 
 def of(seen: HostDevices) -> dict[str, PassthroughDevice]:
@@ -35,9 +36,11 @@ def of(seen: HostDevices) -> dict[str, PassthroughDevice]:
 def _offered(one: AssignableDevice) -> PassthroughDevice:
     device, managed = one.device, one.entry is None or one.entry.managed
     if isinstance(device, Mdev):
-        return PassthroughDevice(one.name, None, uuid=device.uuid, numa=device.numa, pcie_root=device.pcie_root)
+        return PassthroughDevice(one.name, None, uuid=device.uuid, numa=device.numa, pcie_root=device.pcie_root,
+                                 hardware=frozenset({hardware_key(device.uuid)}))
     functions = tuple(member.address for member in one.members if member.kind not in AS_IS)
-    return PassthroughDevice(one.name, device.address, functions, managed=managed, numa=device.numa, pcie_root=device.pcie_root)
+    return PassthroughDevice(one.name, device.address, functions, managed=managed, numa=device.numa, pcie_root=device.pcie_root,
+                             hardware=frozenset(member.address for member in one.members) | {device.address})
 
 
 def _kept(published: Object) -> PassthroughDevice:
@@ -45,4 +48,5 @@ def _kept(published: Object) -> PassthroughDevice:
     address = texts.get(PCI_BUS_ID)
     as_is = texts.get("kind") in AS_IS or address is None
     return PassthroughDevice(published["name"], address, () if as_is else tuple(slices.members(published)) or (str(address),),
-                  uuid=texts.get("mdevUUID"), pcie_root=texts.get(f"{slices.STANDARD}/pcieRoot"))
+                  uuid=texts.get("mdevUUID"), pcie_root=texts.get(f"{slices.STANDARD}/pcieRoot"),
+                  hardware=hardware_of(published, DRIVER))

@@ -55,6 +55,7 @@ class DeviceIndex:
         self._changed: dict[str, Object | None] = {}
         self._moved: set[str] = set()
         self._touched: set[tuple[str, str]] = set()
+        self._rehung: set[str] = set()  # hosts of which pages record other hardware as held
         self._ruled = False  # DeviceTaintRules changed
         self.names: list[str] = []  # of the hosts, in order: the rows
         self._sites: list[NodeDevices] = []
@@ -107,7 +108,7 @@ class DeviceIndex:
     def put_page(self, name: str, page: Page | None) -> None:
         if (old := self._pages.pop(name, None)) is not None:
             for booking in old.bookings:
-                self._drop(booking)
+                self._drop(booking, name)
             for record in (record for state in OUT_OF_SERVICE_STATES for record in old.records(state)):
                 self.held.whole.pop(record.device, None)
         if page is not None:
@@ -116,7 +117,7 @@ class DeviceIndex:
                 for record in page.records(state):
                     self.held.whole[record.device] = rejection.out_of_service(state, record)
             for booking in page.bookings:
-                self._add(booking)
+                self._add(booking, name)
         before, after = (_pools_of(one) if one is not None else set() for one in (old, page))
         for pool in before - after:
             self._mentions[pool].discard(name)
@@ -124,18 +125,24 @@ class DeviceIndex:
             self._mentions.setdefault(pool, set()).add(name)
         self._touched |= before | after
 
-    def _add(self, booking: Booking) -> None:
+    def _add(self, booking: Booking, page: str) -> None:
         if not booking.counted:
             return
+        if booking.hardware:
+            self.held.hold_hardware(page, booking)
+            self._rehung.add(booking.node or page)
         if booking.shared:
             self.held.shares[booking.device] = self.held.shares.get(booking.device, 0) + 1
             self.held.consume(booking.device, booking.amount.get("capacity") or {})
         else:
             self.held.whole[booking.device] = booking
 
-    def _drop(self, booking: Booking) -> None:
+    def _drop(self, booking: Booking, page: str) -> None:
         if not booking.counted:
             return
+        if booking.hardware:
+            self.held.drop_hardware(page, booking)
+            self._rehung.add(booking.node or page)
         if not booking.shared:
             self.held.whole.pop(booking.device, None)
         elif self.held.shares.get(booking.device, 0) > 1:
@@ -353,10 +360,10 @@ class DeviceIndex:
             self._look(row, self._pools.at(self._nodes[self.names[row]], self.features))
             self._count(row)
         if self._touched:
-            for row in self._reaching(self._touched) if len(looked) < len(self.names) else ():
+            for row in {*self._reaching(self._touched), *self._rows(self._rehung)} if len(looked) < len(self.names) else ():
                 if row not in looked:
                     self._count(row)
-            self._touched = set()
+            self._touched, self._rehung = set(), set()
 
     def _rows(self, names: Iterable[str]) -> list[int]:
         """Of the hosts of these names, where they are known."""
@@ -401,11 +408,8 @@ class DeviceIndex:
             groups[row] = self._by_value(site, attribute)
 
     def _count(self, row: int) -> None:
-        site, whole = self._sites[row], self.held.whole
-        bare = site.everything
-        for place, device in enumerate(site.devices):
-            if device.id in whole:
-                bare &= ~(1 << place)
+        site = self._sites[row]
+        bare = site.everything & ~self.held.blocked(site)
         free = bare
         for place in site.tainted if self.features.device_taints else ():
             if untolerated_taint(site.devices[place].taints, ()) is not None:
@@ -424,6 +428,22 @@ class DeviceIndex:
         places = {pool_page(device.driver, device.pool), host, *([device.pool] if device.pool in self._nodes else ())}
         return sorted(places - {self.page_name(device, host)})
 
+    def hardware(self, device: DeviceId, host: str) -> tuple[str, ...]:
+        """What of a host a device is that is used there; empty: not published."""
+        found = self._used_at(device, host)
+        return tuple(sorted(found.hardware)) if found is not None else ()
+
+    def twins(self, device: DeviceId, host: str) -> list[PublishedDevice]:
+        """Other names of the hardware that a device is on a host."""
+        site = self._pools.at(self._nodes[host], self.features)
+        place = next((place for place in site.twins if site.devices[place].id == device), None)
+        mask = site.twins[place] if place is not None else 0
+        return [device for place, device in enumerate(site.devices) if mask >> place & 1]
+
+    def _used_at(self, device: DeviceId, host: str) -> PublishedDevice | None:
+        site = self._pools.at(self._nodes[host], self.features)
+        return next((each for each in site.devices if each.id == device), None)
+
     def limits(self, host: str) -> Limits:
         """What was published of a host's devices, to be counted against."""
         site = self._pools.at(self._nodes[host], self.features)
@@ -435,8 +455,7 @@ class DeviceIndex:
 
     def uses(self, device: DeviceId, host: str) -> dict[str, dict[str, str]]:
         """What a device takes of counters that it shares with others."""
-        site = self._pools.at(self._nodes[host], self.features)
-        found = next((each for each in site.devices if each.id == device), None)
+        found = self._used_at(device, host)
         return {use.set: {name: quantity_text(amount) for name, amount in use.counters.items()}
                 for use in (found.uses if found is not None else ())}
 
@@ -458,7 +477,7 @@ NOWHERE = NodeDevices([], "", {}, frozenset(), SelectorCache())  # a host of whi
 
 
 def _is_coarse(site: NodeDevices) -> bool:
-    return bool(site.counted or site.shared or site.invalid or site.incomplete)
+    return bool(site.counted or site.shared or site.invalid or site.incomplete or site.twins)
 
 
 def _put(table: dict[str, Any], name: str, obj: Any | None) -> None:

@@ -48,7 +48,8 @@ def _rest(search: Search, index: int) -> object:
         limits = tuple((name, one.value.nano - used.get(name, 0)) for name, one in device.capacity.items())
     paid = draw is not None and search.held.parted(device.id)
     blocked = draw is not None and search.counters is not None and bool(search.counters.blocked & bit)
-    return wants, draw, blocked, paid, limits, device.shared
+    twin = index if index in search.site.twins else -1  # taking it takes another device: it is like no other
+    return wants, draw, blocked, paid, limits, device.shared, twin
 
 
 def _families(kinds: dict[Any, int]) -> list[tuple[int, tuple[tuple[int, int], ...]]] | None:

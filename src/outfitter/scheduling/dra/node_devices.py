@@ -12,7 +12,7 @@ from outfitter.api.device import DeviceId
 from outfitter.cel.field_usage import Read
 from outfitter.errors import Invalid
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra import selector_cache
+from outfitter.scheduling.dra import device_hardware, selector_cache
 from outfitter.scheduling.dra.selector_cache import DeviceColumn, SelectorCache, SelectorError, SelectorMatch
 from outfitter.scheduling.dra.slices import CAPACITY, REMEMBERED, SKIPS, Asked, Object, ParsedSlice, Shares, _pool_of
 from outfitter.scheduling.filter import node_affinity
@@ -59,6 +59,7 @@ class NodeDevices:
         self.binding = _mask(bool(device.raw.get("bindingConditions")) for device in self.devices)
         self.lazy = _mask(bool(part.skips) and SKIPS not in declared for part in self.slices)  # need what the node cannot do
         self.there = _mask(not part.each or node_affinity.reaches(device.raw, name, labels) for _, part, device in found)
+        self.hardware, self.twins = device_hardware.node_hardware(self.devices, self.there)
         self.contents = known  # shared with other nodes
         self._columns: dict[Hashable, DeviceColumn] = {}
         self._fits: dict[tuple[str, ...], SelectorMatch] = {}

@@ -94,11 +94,12 @@ class Search:
     _modest: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole, kept = self.held.whole, self.held.kept
+        kept = self.held.kept
         named = frozenset[DeviceId]().union(*(ask.only or () for one in self.demands for request in one.requests
                                               for ask in request)) if kept else frozenset()
-        for index, device in enumerate(self.site.devices):
-            if device.id in whole or (kept and device.id in kept and device.id not in named):
+        self.blocked = self.held.blocked(self.site)
+        for index, device in enumerate(self.site.devices) if kept else ():
+            if device.id in kept and device.id not in named:
                 self.blocked |= 1 << index
         if self.site.counted and self.features.partitionable_devices:
             self.counters = SharedCounters(self.site, self.held.touches, groups=self.features.compatibility_groups)
@@ -271,6 +272,8 @@ class Search:
             shares = {**shares, index: amounts}
         else:
             used, mine = used | 1 << index, mine | 1 << index
+        if self.site.twins and not want.ask.admin:  # other names of the same hardware
+            used |= self.site.twins.get(index, 0)
         states = point.states
         if want.tables:
             after = list(states)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from outfitter import cel
-from outfitter.api.device import DeviceId
+from outfitter.api.device import DeviceId, hardware_of
 from outfitter.cel import device as cel_device
 from outfitter.cel.field_usage import Read
 from outfitter.errors import Invalid
@@ -45,11 +45,12 @@ class Uses(NamedTuple):
 class PublishedDevice:
     """One published device. It never changes; what is asked of it again is remembered."""
 
-    __slots__ = ("_capacity", "_spot", "id", "raw", "shared", "taints", "uses")
+    __slots__ = ("_capacity", "_spot", "hardware", "id", "raw", "shared", "taints", "uses")
 
     def __init__(self, driver: str, pool: str, raw: Object, rules: Sequence[Object]) -> None:
         self.id = DeviceId(driver, pool, raw["name"])
         self.raw = raw
+        self.hardware = hardware_of(raw, driver)  # PCI addresses or a UUID; empty: not published
         self.shared = bool(raw.get("allowMultipleAllocations"))
         self.taints = [*(raw.get("taints") or ()), *device_taints.ruled(rules, driver, pool, raw["name"])]
         self.uses = tuple(map(_uses, raw.get("consumesCounters") or ()))

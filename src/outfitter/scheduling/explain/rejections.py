@@ -27,7 +27,8 @@ def of_node(search: Search) -> tuple[Rejection, ...]:
     if unlike := [bounds.nothing_like([want.ask for want in step.wants], len(site.devices)) for step in search.steps
                   if not any(want.fit or not (want.need or want.ask.everything) for want in step.wants)]:
         return tuple(unlike)
-    return bounds.why_not(search, search.start()) or (_drained(search) or Rejection(RejectionCode.NO_COMBINATION),)
+    return bounds.why_not(search, search.start()) or (
+        _drained(search) or _same_hardware(search) or Rejection(RejectionCode.NO_COMBINATION),)
 
 
 def _updating(pool: object) -> Rejection:
@@ -50,6 +51,16 @@ def _drained(search: Search) -> Rejection | None:
             want = step.wants[-1]
             return Rejection(RejectionCode.COUNTER_EXHAUSTED, detail={**want.ask.named, "wanted": want.need})
     return None
+
+
+def _same_hardware(search: Search) -> Rejection | None:
+    """The requests match devices that are one and the same hardware."""
+    site, fit = search.site, 0
+    for want in (want for step in search.steps for want in step.wants if not want.ask.admin):
+        fit |= want.ready
+    several = {key: tuple(str(device.id) for index, device in enumerate(site.devices) if (mask & fit) >> index & 1)
+               for key, mask in sorted(site.hardware.items()) if site.twins and (mask & fit).bit_count() > 1}
+    return Rejection.of(RejectionCode.SAME_HARDWARE, hardware=several) if several else None
 
 
 def of_devices(search: Search, *, deep: bool = True) -> tuple[Rejection, ...]:
@@ -98,7 +109,7 @@ def _of_device(search: Search, want: RequestCandidates, index: int) -> Rejection
             return None  # other devices were pre-assigned, and that is all there is to say
         return _unlike(search, want, index, request)
     if search.blocked & bit and not want.ask.admin:
-        taken = search.held.why_taken(device.id) or Rejection(RejectionCode.HELD, device.id)
+        taken = search.held.why_blocked(search.site, index) or Rejection(RejectionCode.HELD, device.id)
         return taken.about(device.id).with_detail(**request)
     taint = taints.untolerated_taint(device.taints, want.ask.tolerations, search.now) if search.features.device_taints else None
     if taint is not None:

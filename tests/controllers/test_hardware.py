@@ -1,0 +1,240 @@
+"""A function or mediated device of a host is given once, whichever drivers publish it and under how many names: refused when it
+is booked where the address is known, and in any case when it is prepared."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from outfitter import app
+from outfitter.api import conditions, kinds, rejection_conditions
+from outfitter.api.device import hardware_of
+from outfitter.api.kinds import Object
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.inventory import config
+from outfitter.inventory.simulation import hosts_file
+from outfitter.ledger import book
+from outfitter.scheduling.scheduler import Waiting
+from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import IdGenerator
+from tests.controllers import scenario
+from tests.controllers.scenario import Scene, embedded
+
+OTHER = "other.example.com"  # a driver that publishes what is ours
+VF = "0000:3b:01.0"  # of the host of a scene
+GPU = """
+hosts:
+- name: node-0
+  numa: [{id: 0, cpus: 0-15, memory: 64Gi}]
+  pci:
+  - {address: 0000:65:00.0, vendor: 10de, product: 2236, class: 030200, driver: nvidia, numa: 0, iommuGroup: 30}
+  - {address: 0000:65:00.1, vendor: 10de, product: 1aef, class: 040300, numa: 0, iommuGroup: 30}
+"""
+
+
+def text(value: str) -> Object:
+    return {"string": value}
+
+
+def slice_spec(devices: Mapping[str, Object], generation: int = 1, where: Object | None = None, pool: str = "others") -> Object:
+    return {"driver": OTHER, "pool": {"name": pool, "generation": generation, "resourceSliceCount": 1},
+            **(where or {"nodeName": "node-0"}),
+            "devices": [{"name": name, "attributes": attributes} for name, attributes in devices.items()]}
+
+
+async def publish(scene: Scene, devices: Mapping[str, Object], where: Object | None = None) -> None:
+    """What the other driver has, a class for each device and one for all of them."""
+    await scene.create(kinds.RESOURCE_SLICE, "others", slice_spec(devices, where=where))
+    await scene.create(kinds.DEVICE_CLASS, "others", {"selectors": [{"cel": {"expression": f'device.driver == "{OTHER}"'}}]})
+
+
+async def machine(scene: Scene, name: str, *classes: str) -> None:
+    """A VM that asks for one device of each class."""
+    await scene.create(kinds.RESOURCE_CLAIM_TEMPLATE, name, {"spec": {"devices": {"requests": [
+        {"name": f"it-{number}", "exactly": {"deviceClassName": class_}} for number, class_ in enumerate(classes)]}}})
+    await scene.machine(name, *(scenario.device(f"dev-{number}", f"it-{number}") for number in range(len(classes))),
+                        template=name)
+
+
+async def taken(scene: Scene, name: str) -> list[Rejection]:
+    """Once a VM waits: its devices whose hardware is held under another name."""
+    await scene.rejected(name, RejectionCode.TOO_FEW_FREE)
+    verdict = (await scene.facts()).choose(await scene.pod(name))
+    assert isinstance(verdict, Waiting)
+    found = [each for _, host in verdict.hosts for each in host.taken if each.code is RejectionCode.HARDWARE_HELD]
+    assert found, verdict
+    return found
+
+
+async def refused(scene: Scene, name: str) -> str:
+    """Once the host refuses to prepare a VM's devices because of their hardware: the message."""
+    async def check() -> str | None:
+        found = await scene.find(kinds.VMI, name) or {}
+        code = f"{rejection_conditions.PREFIX}{RejectionCode.HARDWARE_HELD}"
+        return str((conditions.find(found, code) or {}).get("message") or "")
+
+    return await scene.reach(check, f"{name} is refused at prepare")
+
+
+async def sources(scene: Scene) -> list[str]:
+    """What all domains have."""
+    return sorted(source for domain in await scene.domains() for source in domain.devices)
+
+
+SPELLINGS = {
+    "the standard name": {"resource.kubernetes.io/pciBusID": text(VF)},
+    "without a domain": {"pciBusID": text(VF)},
+    "with the driver's domain": {f"{OTHER}/pciAddress": text(VF)},
+    "in capitals": {"pciAddress": text(VF.upper())},
+}
+
+
+@pytest.mark.parametrize("attributes", SPELLINGS.values(), ids=SPELLINGS)
+async def test_a_function_that_a_second_driver_publishes_is_given_once(attributes: Object) -> None:
+    async with embedded(vfs=1) as scene:
+        await scene.classes()
+        await publish(scene, {"nic": attributes})
+        await machine(scene, "blue", scene.namespace)
+        await scene.running("blue")
+        await machine(scene, "green", "others")
+        [why] = await taken(scene, "green")
+        [held] = await scene.bookings()
+        assert (str(why.device), why["other"], why["hardware"]) == (f"{OTHER}/others/nic", str(held.device), (VF,))
+        assert why.holder == held.holder
+        assert held.holder.purpose == "vmi/blue"
+        await scene.delete(kinds.VMI, "blue")
+        await scene.running("green")
+        await machine(scene, "red", scene.namespace)  # and the other way round
+        [why] = await taken(scene, "red")
+        assert (why["other"], getattr(why.holder, "purpose", "")) == (f"{OTHER}/others/nic", "vmi/green")
+        assert await sources(scene) in ([VF], [VF.upper()])
+
+
+async def test_a_function_that_a_driver_publishes_twice_is_given_once() -> None:
+    async with embedded(vfs=0) as scene:
+        await publish(scene, {name: {"pciAddress": text("0000:77:00.0")} for name in ("one", "two", "three")})
+        for name in ("blue", "green", "red"):
+            await machine(scene, name, "others")
+        await scene.settle()
+        assert await sources(scene) == ["0000:77:00.0"]
+        assert len(await scene.bookings()) == 1
+
+
+async def test_one_vm_does_not_get_two_names_of_one_function() -> None:
+    async with embedded(vfs=1) as scene:
+        await scene.classes()
+        await publish(scene, {"nic": {"pciAddress": text(VF)}})
+        await machine(scene, "blue", scene.namespace, "others")
+        [why] = await scene.rejected("blue", RejectionCode.SAME_HARDWARE)
+        assert list(why["hardware"]) == [VF]
+        assert f"{OTHER}/others/nic" in why["hardware"][VF]
+        assert await scene.bookings() == []
+
+
+async def test_admin_access_and_other_functions_are_not_concerned() -> None:
+    async with embedded(vfs=2) as scene:
+        await scene.classes()
+        await publish(scene, {"nic": {"pciAddress": text(VF)}, "else": {"pciAddress": text("0000:99:00.0")}})
+        await machine(scene, "blue", scene.namespace, scene.namespace)
+        await scene.running("blue")
+        await machine(scene, "green", "others")  # the one that is not ours
+        await scene.running("green")
+        assert len(await sources(scene)) == 3
+        assert "0000:99:00.0" in await sources(scene)
+
+
+async def test_a_member_of_an_iommu_group_is_held_with_its_group() -> None:
+    async with devices_of(GPU) as scene:
+        await publish(scene, {"sound": {"pciAddress": text("0000:65:00.1")}})
+        await machine(scene, "blue", "ours")
+        await scene.running("blue")
+        await machine(scene, "green", "others")
+        [why] = await taken(scene, "green")
+        assert why["hardware"] == ("0000:65:00.1",)
+
+
+async def test_functions_of_a_group_that_only_the_host_knows_are_refused_at_prepare() -> None:
+    async with devices_of(GPU, "device_spec: []") as scene:  # nothing of it is published by us
+        await publish(scene, {"gpu": {"pciAddress": text("0000:65:00.0")}, "sound": {"pciAddress": text("0000:65:00.1")}})
+        await machine(scene, "blue", "others")
+        await scene.running("blue")
+        await machine(scene, "green", "others")  # by now the page knows the group
+        await taken(scene, "green")
+        await scene.delete(kinds.VMI, "blue")
+        await scene.running("green")
+        await scene.delete(kinds.VMI, "green")
+        await scene.empty()
+        for name in ("red", "grey"):  # both are booked before one is prepared
+            await machine(scene, name, "others")
+        await scene.settle()
+        [running] = [vmi["metadata"]["name"] for vmi in await scene.all(kinds.VMI) if vmi["status"]["phase"] == "Running"]
+        assert f"vmi/{running}" in await refused(scene, "grey" if running == "red" else "red")
+        assert len(await sources(scene)) == 1
+
+
+async def test_a_device_of_a_pool_without_a_host_is_compared_on_the_host_that_uses_it() -> None:
+    async with embedded(vfs=1) as scene:
+        await scene.classes()
+        await publish(scene, {"nic": {"pciAddress": text(VF)}}, where={"allNodes": True})
+        await machine(scene, "blue", "others")
+        await scene.running("blue")
+        await machine(scene, "green", scene.namespace)
+        await taken(scene, "green")
+        await scene.delete(kinds.VMI, "blue")
+        await scene.running("green")
+        await machine(scene, "red", "others")
+        await taken(scene, "red")
+        assert await sources(scene) == [VF]
+
+
+async def test_an_address_that_is_published_late_is_refused_at_prepare() -> None:
+    """The scheduler cannot know: the VM with the other name has its host before the address is known."""
+    async with embedded(vfs=1) as scene:
+        await scene.classes()
+        await publish(scene, {"nic": {}})
+        await machine(scene, "green", "others")
+        await machine(scene, "blue", scene.namespace)
+        await scene.running("blue")
+        await scene.store.patch(kinds.RESOURCE_SLICE, "others", {"spec": slice_spec({"nic": {"pciAddress": text(VF)}}, 2)})
+
+        message = await refused(scene, "green")
+        assert all(word in message for word in ("nic", VF, f"{scene.driver}/node-0/pci-0000-3b-00-0-vf0", "vmi/blue"))
+        assert await sources(scene) == [VF]
+        await scene.delete(kinds.VMI, "blue")
+        await scene.running("green")
+        assert await sources(scene) == [VF]
+
+
+async def test_mediated_devices_by_their_uuid() -> None:
+    uuid = "2a3f6c1e-0000-4000-8000-000000000001"
+    assert hardware_of({"attributes": {"mdevUUID": text(uuid.upper()), "pciBusID": text(VF)}}, OTHER) == {uuid}
+    async with embedded(vfs=0) as scene:
+        await publish(scene, {"one": {"mdevUUID": text(uuid)}, "two": {f"{OTHER}/mDevUUID": text(uuid.upper())}})
+        for name in ("blue", "green"):
+            await machine(scene, name, "others")
+        await scene.settle()
+        assert len(await scene.domains()) == 1
+
+
+@contextlib.asynccontextmanager
+async def devices_of(hosts: str, settings: str = "device_spec: [{vendor_id: 10de}]") -> AsyncIterator[Scene]:
+    simulated = app.simulated_hosts(hosts_file.parse(hosts, "test").hosts, config=config.parse(settings))
+    async with app.embedded(hosts=simulated, clock=ManualClock(), names=IdGenerator(random.Random(1))) as product:
+        await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
+        scene = Scene(product, "here", product.context.clock)  # type: ignore[arg-type]
+        await scene.create(kinds.DEVICE_CLASS, "ours", {"selectors": [{"cel": {
+            "expression": f'device.driver == "{scene.driver}"'}}]})
+        yield scene
+
+
+async def test_what_is_recorded_on_the_page() -> None:
+    async with embedded(vfs=1) as scene:
+        await scene.classes()
+        await machine(scene, "blue", scene.namespace)
+        await scene.running("blue")
+        page: Any = (await book.read(scene.store, "node-0")).object
+        assert [booking["hardware"] for booking in page["spec"]["bookings"]] == [[VF]]
