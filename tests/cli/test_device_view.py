@@ -154,6 +154,25 @@ def test_a_physical_function_is_not_free_while_a_virtual_one_is_held() -> None:
     assert listing.as_json(found["card-vf1"])["blockedBy"] == ["card"]
 
 
+def test_two_names_of_one_function_are_shown_before_and_while_one_is_held() -> None:
+    def listed(*bookings: Booking) -> dict[str, ListedDevice]:
+        address = {"resource.kubernetes.io/pciBusID": {"string": "0000:3B:01.0"}}
+        ours = {**vf(0), "attributes": address}
+        other = published({"name": "nic", "attributes": {"pciAddress": {"string": "0000:3b:01.0"}}}, driver="other.example.com")
+        found = device_list([published(ours), other], [page(*bookings)], [])
+        return {device.id.device: device for device in found.devices}
+
+    found = listed()
+    assert text.state_text(found["card-vf0"], NOW) == f"free; the same hardware as {found['nic'].id}"
+    assert listing.as_json(found["nic"])["sameHardware"] == [
+        {"driver": found["card-vf0"].id.driver, "pool": found["card-vf0"].id.pool, "name": "card-vf0"}]
+    found = listed(booking())
+    assert [found[name].state for name in ("card-vf0", "nic")] == ["held", "blocked"]
+    both = f"not free while card-vf0 is {HELD}; the same hardware as {found['card-vf0'].id}"
+    assert text.state_text(found["nic"], NOW) == both
+    assert listing.as_json(found["nic"])["blockedBy"] == ["card-vf0"]
+
+
 def test_only_the_newest_whole_pool_counts() -> None:
     old, new = published(vf(0)), published(vf(1), pool={"generation": 2})
     assert [device.id.device for device in device_list([old, new], [], []).devices] == ["card-vf1"]

@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import failed_launches, pod_claims, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Page
+from outfitter.api.rejection import RejectionCode
 from outfitter.cel.library import quantity
 
 Key = tuple[str, str]  # namespace and name
@@ -28,7 +29,7 @@ class Books:
 
     objects: dict[Kind, dict[Key, Object]] = field(default_factory=lambda: defaultdict(dict))
     domains: Mapping[str, Collection[Domain]] = field(default_factory=dict)  # host -> what runs there
-    names: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (host, address) -> device, of all that ever was there
+    hardware: Mapping[DeviceId, str] = field(default_factory=dict)  # the address of every device that ever was on a host
     parents: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (host, VF) -> the function that it is a part of
     served: Collection[str] = ()  # hosts whose node agent runs
     asked: dict[str, str] = field(default_factory=dict)  # uid of a VirtualMachine -> what was last asked of it
@@ -44,10 +45,6 @@ class Books:
     @property
     def bookings(self) -> list[Booking]:
         return [booking for page in self.pages for booking in page.bookings]
-
-    def had(self, host: str, domain: Domain) -> set[str]:
-        """The devices of a domain; functions that travel together are one."""
-        return {self.names[host, address] for address in domain.devices}
 
     def parent(self, device: DeviceId) -> DeviceId | None:
         name = self.parents.get((device.pool, device.device))
@@ -71,8 +68,9 @@ def moment(books: Books) -> Iterator[str]:
             yield f"{device.short} is held by {' and by '.join(str(booking.holder) for booking in those)}"
         if (parent := books.parent(device)) in holders:
             yield f"{device.short} is held, and so is {parent.short}, of which it is a part"
+    yield from _prepared_twice(books)
     yield from _counters(books)
-    yield from _domains(books, holders)
+    yield from _domains(books)
     held = {(booking.holder.uid, booking.device) for booking in books.bookings}
     for claim in books.all(kinds.RESOURCE_CLAIM):
         for device in results(claim):
@@ -92,27 +90,42 @@ def _counters(books: Books) -> Iterator[str]:
             yield f"{total} of {place} are booked and {books.counters.get(place, 'none')} were published"
 
 
-def _domains(books: Books, holders: Mapping[DeviceId, list[Booking]]) -> Iterator[str]:
-    prepared = {(device.pool, device.device) for device, those in holders.items()
-                if any(booking.state == "prepared" for booking in those)}
+def _prepared_twice(books: Books) -> Iterator[str]:
+    """Of hardware, under whichever names."""
+    holders: dict[tuple[str, str], list[Booking]] = defaultdict(list)
+    for booking in books.bookings:
+        for key in booking.hardware if booking.state == "prepared" else ():
+            holders[user_of(booking), key].append(booking)
+    for (host, key), those in holders.items():
+        if len(those) > 1:
+            yield f"{key} of {host} is prepared as {' and as '.join(f'{one.device} for {one.holder}' for one in those)}"
+
+
+def _domains(books: Books) -> Iterator[str]:
+    prepared = {(user_of(booking), key) for booking in books.bookings if booking.state == "prepared"
+                for key in booking.hardware}
     for host, domains in books.domains.items():
         seen: dict[str, str] = {}
         for domain in domains:
-            for name in sorted(books.had(host, domain)):
-                if (host, name) not in prepared:
-                    yield f"{name} is used by {domain.name} on {host} and not prepared"
-                if name in seen:
-                    yield f"{name} is used by {seen[name]} and by {domain.name} on {host}"
-                seen[name] = domain.name
+            for address in sorted(domain.devices):
+                if (host, address) not in prepared:
+                    yield f"{address} is used by {domain.name} on {host} and not prepared"
+                if address in seen:
+                    yield f"{address} is used by {seen[address]} and by {domain.name} on {host}"
+                seen[address] = domain.name
 
 
 def change(old: Page, new: Page) -> Iterator[str]:
-    """Of one write of a page: what was out of service is not given to anybody new."""
+    """Of one write of a page: what was out of service is not given to anybody new, and neither is hardware that is recorded as
+    held under another name."""
     had = {booking.key for booking in old.bookings}
     marked = {mark.device: which for which in OUT_OF_SERVICE_STATES for mark in old.records(which)}
     for booking in new.bookings:
         if booking.key not in had and booking.device in marked:
             yield f"{booking.device.short} is {marked[booking.device]} and was booked for {booking.holder}"
+        for other in old.bookings if booking.key not in had else ():
+            if other.device != booking.device and not set(booking.hardware).isdisjoint(other.hardware):
+                yield f"{booking.device} was booked for {booking.holder}, and is {other.device}, which {other.holder} has"
 
 
 # -- at rest
@@ -187,7 +200,7 @@ def _machines(books: Books) -> Iterator[str]:
         for domain in books.domains.get(host, ()):
             if domain.uid in instances:
                 wanted = sorted(_given(books, instances[domain.uid]))
-                have = sorted(books.had(host, domain))
+                have = sorted(domain.devices)
                 if wanted != have:
                     yield f"{domain.name} has {have}, and its claims {wanted}"
     for pod in books.all(kinds.POD):
@@ -197,7 +210,7 @@ def _machines(books: Books) -> Iterator[str]:
         if pod["metadata"].get("deletionTimestamp"):
             if KEPT not in (pod["metadata"].get("finalizers") or ()):
                 yield f"pod {name} was deleted and is still there"
-        elif status.get("phase") == "Pending":
+        elif status.get("phase") == "Pending" and RejectionCode.HARDWARE_HELD not in rejection_conditions.of(pod):
             yield f"pod {name} has a host and does not run: {status}"
         elif status.get("reason") in ("SyncFailed", "DomainGone") or (
                 status.get("reason") in RETRIED and not _launched_enough(instances, pod)):
@@ -245,7 +258,7 @@ def _given(books: Books, instance: Object) -> Iterator[str]:
         if reference is not None and reference["uid"] == instance["metadata"]["uid"]:
             for name in {name for _, name in pod_claims.claim_names(pod) if name}:
                 claim = books.objects[kinds.RESOURCE_CLAIM].get((pod["metadata"]["namespace"], name))
-                yield from (device.device for device in results(claim or {}))
+                yield from (books.hardware[device] for device in results(claim or {}))
 
 
 def _waiting(books: Books) -> Iterator[str]:
@@ -284,10 +297,12 @@ def _free(books: Books, host: str, kind: str) -> Iterator[str]:
     out = {booking.device for booking in books.bookings}
     out |= {mark.device for page in books.pages for which in OUT_OF_SERVICE_STATES for mark in page.records(which)}
     wholes = {books.parent(device) for device in out}
+    used = {(device.pool, books.hardware.get(device)) for device in out if device in books.hardware}  # under whichever name
     for piece in books.all(kinds.RESOURCE_SLICE):
         spec = piece["spec"]
         for device in spec.get("devices") or () if spec.get("nodeName") == host or spec.get("allNodes") else ():
             name = DeviceId(spec["driver"], spec["pool"]["name"], device["name"])
             if device["attributes"]["kind"]["string"] == kind and not device.get("taints") and name not in out | wholes and (
-                    books.parent(name) not in out):
+                    books.parent(name) not in out and (host, books.hardware.get(name)) not in used):
+                used |= {(host, books.hardware[name])} if name in books.hardware else set()
                 yield device["name"]

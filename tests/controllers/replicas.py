@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 
 from outfitter import app
 from outfitter.api import admission, kinds, write_request
+from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm as vm_api
@@ -104,6 +105,8 @@ class Home(Memory):
 
 
 RACK = "rack.example.com"  # publishes devices that every host reaches
+TWIN = "twin.example.com"  # publishes functions of hosts that our driver publishes too, one of them under two names
+TWINS = {"t0": 0, "t1": 1, "t2": 1}  # device -> the VF that it is
 
 
 class Door(Memory):
@@ -268,9 +271,12 @@ class World:
 
     def __post_init__(self) -> None:
         addresses = {device.address: device.name for devices in FULL.values() for device in devices}
+        hardware = {DeviceId(DRIVER, host, device.name): device.address for host, devices in FULL.items() for device in devices}
+        hardware |= {DeviceId(TWIN, host, name): hardware[DeviceId(DRIVER, host, f"{PF}-vf{number}")]
+                     for host in FULL for name, number in TWINS.items()}
         self.dice = random.Random(self.seed)
         self.books = Books(
-            names={(host, device.address): device.name for host, devices in FULL.items() for device in devices},
+            hardware=hardware,
             parents={(host, device.name): addresses[device.parent] for host, devices in FULL.items() for device in devices
                      if device.parent is not None})
         self.home = Home(self.clock, self.books, self.seed)
@@ -298,10 +304,29 @@ class World:
         await self.home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "rack"}, "spec": {
             "driver": RACK, "pool": {"name": "rack", "generation": 1, "resourceSliceCount": 1}, "allNodes": True,
             "devices": [{"name": f"x{number}", "attributes": {"kind": {"string": "RACK"}}} for number in range(2)]}})
-        for count in (1, 2):
+        await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": "twin"}, "spec": {"selectors": [
+            {"cel": {"expression": f'device.driver == "{TWIN}"'}}]}})
+        for host in HOSTS:
+            await self.home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"twin-{host}"}, "spec": self._twins(host, 1)})
+        for kind, count in (("rack", 1), ("rack", 2), ("twin", 1), ("twin", 2)):
             await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
-                "metadata": {"name": f"rack-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec("rack", count)}})
+                "metadata": {"name": f"{kind}-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec(kind, count)}})
         self.start()
+
+    def _twins(self, host: str, generation: int, *, told: bool = True) -> Object:
+        """What the other driver publishes of a host; it may not tell where its devices are."""
+        def attributes(name: str) -> Object:
+            address = {"pciAddress": {"string": self.books.hardware[DeviceId(TWIN, host, name)]}} if told else {}
+            return {"kind": {"string": "TWIN"}, **address}
+
+        return {"driver": TWIN, "nodeName": host, "pool": {"name": host, "generation": generation, "resourceSliceCount": 1},
+                "devices": [{"name": name, "attributes": attributes(name)} for name in TWINS]}
+
+    async def tell(self, host: str, told: bool) -> None:
+        """The other driver tells where its devices are, or does not any more."""
+        piece = self.books.objects[kinds.RESOURCE_SLICE]["", f"twin-{host}"]
+        generation = piece["spec"]["pool"]["generation"] + 1
+        await self.home.replace(kinds.RESOURCE_SLICE, {**piece, "spec": self._twins(host, generation, told=told)})
 
     # -- products
 
@@ -479,6 +504,9 @@ class World:
         await self.rest()
         for host in HOSTS:
             self.plug(host, MOST)
+        await self.rest()
+        for host in HOSTS:
+            await self.tell(host, True)
         await self.rest()
 
     async def cordon(self, host: str, yes: bool) -> None:

@@ -6,21 +6,27 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds, rejection_conditions
+from outfitter.api import admission, conditions, kinds, rejection_conditions
 from outfitter.api.device import hardware_of
 from outfitter.api.kinds import Object
 from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.controllers.device_status import DeviceStatus
+from outfitter.controllers.ledger_mirror import LedgerMirror
+from outfitter.controllers.manager import ControllerContext, settle
+from outfitter.controllers.vmi import VmiController
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
+from outfitter.store.memory import Memory
 from tests.controllers import scenario
 from tests.controllers.scenario import Scene, embedded
 
@@ -238,3 +244,81 @@ async def test_what_is_recorded_on_the_page() -> None:
         await scene.running("blue")
         page: Any = (await book.read(scene.store, "node-0")).object
         assert [booking["hardware"] for booking in page["spec"]["bookings"]] == [[VF]]
+
+
+# -- in a cluster, where another scheduler allocates
+
+
+@dataclass
+class ClusterScene(Scene):
+    """The controllers of a cluster; the test allocates and binds, as kube-scheduler does."""
+
+    async def settle(self) -> None:
+        assert isinstance(self.store, Memory)
+        caches = self.store.watch_cache
+        await settle(lambda kind: caches(kind).revision, self.product.context, [self.product.runner])
+
+    async def allocated(self, name: str, *devices: tuple[str, str, str]) -> None:
+        """A VM, its claim with these devices, and its pod on the host."""
+        await self.create(kinds.RESOURCE_CLAIM, name, self.claim_spec(*(f"it-{number}" for number in range(len(devices)))))
+        await self.machine(name, *(scenario.device(f"dev-{number}", f"it-{number}") for number in range(len(devices))),
+                           claim=name)
+        await self.settle()
+        pod = await self.pod(name)
+        user = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        results = [{"request": f"it-{number}", "driver": driver, "pool": pool, "device": device}
+                   for number, (driver, pool, device) in enumerate(devices)]
+        await self.store.patch(kinds.RESOURCE_CLAIM, name, {"status": {
+            "allocation": {"devices": {"results": results}}, "reservedFor": [user]}}, self.namespace, subresource="status")
+        await self.store.patch(kinds.POD, pod["metadata"]["name"], {"spec": {"nodeName": "node-0"}}, self.namespace)
+
+
+@contextlib.asynccontextmanager
+async def cluster_scene(vfs: int) -> AsyncIterator[ClusterScene]:
+    clock = ManualClock()
+    store = Memory(clock=clock, names=IdGenerator(random.Random(1)), rules=admission.AdmissionRules())
+    await store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
+    context = ControllerContext(store, clock=clock, names=store.names)
+    product = app.Product(store, scenario.hosts_of("node", vfs),
+                          [VmiController(context), DeviceStatus(context), LedgerMirror(context)], context)
+    await product.start()
+    try:
+        yield ClusterScene(product, "here", clock)
+    finally:
+        await product.stop()
+
+
+OURS = ("node.example.com", "node-0", "pci-0000-3b-00-0-vf0")
+THEIRS = (OTHER, "others", "nic")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["the address is published", "the address is published late"])
+async def test_a_cluster_scheduler_that_allocates_both_names(late: bool) -> None:
+    async with cluster_scene(vfs=1) as scene:
+        await scene.classes()
+        address = {"pciAddress": text(VF)}
+        await publish(scene, {"nic": {} if late else address})
+        await scene.allocated("green", *([THEIRS] if late else [OURS]))
+        await scene.allocated("blue", *([OURS] if late else [THEIRS]))
+        await scene.settle()
+        if late:
+            await scene.store.patch(kinds.RESOURCE_SLICE, "others", {"spec": slice_spec({"nic": address}, 2)})
+        first, second = ("blue", "green") if late else ("green", "blue")
+        message = await refused(scene, second)
+        assert all(word in message for word in (VF, "/".join(OURS), f"vmi/{first}"))
+        await scene.running(first)
+        assert await sources(scene) == [VF]
+        await scene.delete(kinds.VMI, first)
+        await scene.delete(kinds.RESOURCE_CLAIM, first)
+        await scene.running(second)
+        assert await sources(scene) == [VF]
+
+
+async def test_a_cluster_scheduler_that_allocates_both_names_to_one_claim() -> None:
+    async with cluster_scene(vfs=1) as scene:
+        await scene.classes()
+        await publish(scene, {"nic": {"pciAddress": text(VF)}})
+        await scene.allocated("blue", OURS, THEIRS)
+        assert "/".join(OURS) in await refused(scene, "blue")
+        assert await sources(scene) == []
+        assert not any(booking.state == "prepared" for booking in await scene.bookings())

@@ -25,7 +25,7 @@ from outfitter.api.page import Page, pool_page
 from outfitter.controllers import claim_deallocation, pod_claims
 from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.manager import enqueue_on_change
-from outfitter.ledger import out_of_service
+from outfitter.ledger import book, out_of_service
 from outfitter.node.agent import Agent
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.scheduling.dra import device_index
@@ -46,8 +46,8 @@ KIND, HOST, WHICH = st.sampled_from(sorted(NAMES)), st.sampled_from(sorted(HOSTS
 CLAIMS = ["claim-a", "claim-b"]
 VMS = ["amber", "coral"]
 VM, STRATEGY = st.sampled_from(VMS), st.sampled_from(["Always", "Manual", "Halted"])
-CLASS, COUNT = st.sampled_from(["vf", "vf", "vf", "pf"]), st.sampled_from([1, 1, 1, 2, 3])
-SOURCE = st.sampled_from(["vf-1", "vf-1", "vf-1", "vf-2", "vf-3", "pf-1", *CLAIMS, *CLAIMS])
+CLASS, COUNT = st.sampled_from(["vf", "vf", "twin", "pf"]), st.sampled_from([1, 1, 1, 2, 3])
+SOURCE = st.sampled_from(["vf-1", "vf-1", "vf-1", "vf-2", "vf-3", "pf-1", "twin-1", "twin-1", "twin-2", *CLAIMS, *CLAIMS])
 # Devices that every host reaches, for pods; a machine could not use one of these.
 ANY = st.one_of(SOURCE, st.sampled_from(["rack-1", "rack-1", "rack-2", "claim-c"]))
 SOME = st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True)
@@ -154,6 +154,11 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(host=HOST, yes=st.sampled_from([True, False, False]), turns=TURNS)
     def cordon(self, host: str, yes: bool, turns: int) -> None:
         self.do(self.world.cordon(host, yes), turns)
+
+    @stateful.rule(host=HOST, told=st.booleans(), turns=TURNS)
+    def tell(self, host: str, told: bool, turns: int) -> None:
+        """Another driver, which publishes functions of the host too, tells which these are, or does not any more."""
+        self.do(self.world.tell(host, told), turns)
 
     @stateful.rule(host=HOST, vfs=st.integers(0, MOST), turns=TURNS)
     def plug(self, host: str, vfs: int, turns: int) -> None:
@@ -385,7 +390,13 @@ def unheard(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "enqueue_on_change", others)
 
 
+def unchecked(patch: pytest.MonkeyPatch) -> None:
+    """A host prepares hardware whoever has it prepared under another name."""
+    patch.setattr(book, "hardware_rival", lambda *_: None)
+
+
 MISTAKES = {
+    "a clash of hardware is not checked at prepare": (unchecked, "is used by .* and by|is prepared as .* and as"),
     "what an operator marked is given away": (unmarked, "and was booked for|no page says so"),
     "the revision of a page is not checked": (
         careless, "is held by|and was booked for|no page says so|pages say|not prepared|outlived its pod"),

@@ -208,10 +208,10 @@ class Page:
 
         return self._changed(change)
 
-    def with_hardware(self, hardware: Mapping[DeviceId, tuple[str, ...]], node: str = "") -> Object:
-        """The page whose bookings of these devices, for this node on a pool's page, record what the devices are."""
-        return self._changed(lambda booking, raw: raw if booking.node != node or not hardware.get(booking.device) else {
-            **raw, "hardware": list(hardware[booking.device])})
+    def with_hardware(self, uid: str, hardware: Mapping[DeviceId, tuple[str, ...]]) -> Object:
+        """The page on which the bookings of one holder record what their devices are."""
+        return self._changed(lambda booking, raw: {**raw, "hardware": list(hardware[booking.device])}
+                             if booking.holder.uid == uid and hardware.get(booking.device) else raw)
 
     def moved(self, uid: str, holder: Holder, now: str = "") -> Object:
         """The page with all bookings of one holder transferred to another; their state is kept."""

@@ -5,12 +5,14 @@ node agent turns booked into prepared."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from outfitter.api import allocation, kinds
+from outfitter.api import allocation, kinds, rejection_text
 from outfitter.api.device import DeviceId, hardware_of, newest
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Limits, Page, claim_keys, is_pool_page, pool_page
+from outfitter.api.rejection import Rejection
 from outfitter.controllers.bind_transaction import holder_purpose
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyHeld, OutOfService
@@ -54,7 +56,10 @@ class LedgerMirror:
                 await book.book(self._store, host, bookings, limits=self._limits(bookings))
             except (AlreadyHeld, OutOfService) as error:
                 assert claim is not None
-                await self._context.events.warning(claim, "DeviceNotAvailable", f"{error}: the VM cannot start with it")
+                why: Rejection | None = error.rejection
+                own = why is not None and why.holder is not None and why.holder.uid == claim["metadata"]["uid"]
+                message = rejection_text.render(replace(why, since="")) if why is not None and own else str(error)
+                await self._context.events.warning(claim, "DeviceNotAvailable", f"{message}: the VM cannot start with it")
                 raise
         return None
 

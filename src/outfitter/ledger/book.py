@@ -9,6 +9,7 @@ page is recorded in the history here. Chooses no device and touches no host.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
@@ -68,10 +69,10 @@ async def set_state(
     def change(page: Page) -> Object:
         if state != "prepared":
             return page.with_state(uid, state)
-        page = Page(page.with_hardware(hardware, node))
-        bookings = page.of(uid)
-        if twin := hardware_rival(bookings, [booking for booking in page.bookings if booking.node == node]):
+        if twin := hardware_rival(page.of(uid), [each for each in page.bookings if each.node == node], hardware):
             raise hardware_error(*twin)
+        page = Page(page.with_hardware(uid, hardware))
+        bookings = page.of(uid)
         for booking in bookings:
             for rival in page.rivals(booking):
                 if rival.state == "prepared":
@@ -83,17 +84,27 @@ async def set_state(
     return page.of(uid)
 
 
-def hardware_rival(own: Sequence[Booking], others: Sequence[Booking]) -> tuple[Booking, Booking] | None:
+def hardware_rival(
+    own: Sequence[Booking], others: Sequence[Booking], hardware: Mapping[DeviceId, tuple[str, ...]] = UNKNOWN
+) -> tuple[Booking, Booking] | None:
     """Of the bookings that one holder is about to prepare on a host, the first whose hardware another booking there has under
-    another name, and that one. It is in the way if it is prepared, of the same holder, or older: of two that were booked
-    before their hardware was known the older one gets it."""
-    for booking in own:
+    another name, and that one; `hardware` is what is known of devices now. The other one is in the way if it is of the same
+    holder, if it was prepared with that hardware, or if neither was and it is older: they were booked before their drivers
+    published what they are."""
+    for booking in (replace(each, hardware=hardware.get(each.device, each.hardware)) for each in own):
+        before = {each.key: each.hardware for each in own}[booking.key]
         for other in others:
-            if booking.common_hardware(other) and (
-                    other.state == "prepared" or other.holder.uid == booking.holder.uid
-                    or (booking.state != "prepared" and _age(other) <= _age(booking))):
-                return booking, other
+            known = other if other.hardware else replace(other, hardware=hardware.get(other.device, ()))
+            if not (common := booking.common_hardware(known)):
+                continue
+            if other.holder.uid == booking.holder.uid or _prepared_with(other, other.hardware, common) or (
+                    not _prepared_with(booking, before, common) and _age(other) <= _age(booking)):
+                return booking, known
     return None
+
+
+def _prepared_with(booking: Booking, recorded: Sequence[str], hardware: Sequence[str]) -> bool:
+    return booking.state == "prepared" and set(hardware) <= set(recorded)
 
 
 def _age(booking: Booking) -> tuple[str, str]:

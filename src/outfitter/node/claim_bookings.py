@@ -40,7 +40,7 @@ class ClaimBookings:
         own = {device for device in map(_device, results) if (device.driver, device.pool) == (host.driver, host.name)}
         missing = {device for device in map(_device, _exclusive(results)) if device in hardware or device in own} | own
         missing -= booked
-        self._check(host, uid, missing, hardware, [page for _, page in held])
+        self._check(host, claim, missing, hardware, [page for _, page in held])
         now = rfc3339(self._clock.now())
         for name, page in held if not missing else ():
             bookings = page.of(uid)
@@ -73,21 +73,22 @@ class ClaimBookings:
         return await claim_hardware.hardware(self._store, host, {*map(_device, _exclusive(results)), *others})
 
     def _check(
-        self, host: AgentHost, uid: str, missing: Collection[DeviceId], hardware: claim_hardware.Hardware, pages: Sequence[Page]
+        self, host: AgentHost, claim: Object, missing: Collection[DeviceId], hardware: claim_hardware.Hardware,
+        pages: Sequence[Page],
     ) -> None:
         """Before anything is written: AlreadyHeld where another booking has a device that is not booked for the claim, or the
         hardware of one of its devices under another name, on whichever page."""
-        there = [replace(booking, hardware=booking.hardware or hardware.get(booking.device, ())) for page in pages
-                 for booking in page.bookings if _is_here(booking, page, host)]
+        there = [booking for page in pages for booking in page.bookings if _is_here(booking, page, host)]
         for booking in there:
             if booking.device in missing and booking.counted and not booking.shared:
                 raise held_error(booking)
-        own = [replace(booking, hardware=hardware.get(booking.device, booking.hardware)) for page in pages
-               for booking in page.of(uid)]
-        unbooked = [Booking(device, Holder(kinds.RESOURCE_CLAIM.kind, "", "", uid), "", "booked", rfc3339(self._clock.now()),
-                            hardware=hardware[device]) for device in sorted(missing) if device in hardware]
-        if rival := book.hardware_rival([*own, *unbooked], there):
-            raise hardware_error(*rival)
+        meta, now = claim["metadata"], rfc3339(self._clock.now())
+        own = [booking for page in pages for booking in page.of(meta["uid"])]
+        holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"])
+        unbooked = [Booking(device, holder, "", "booked", now) for device in sorted(missing, reverse=True)]
+        if rival := book.hardware_rival([*own, *unbooked], [*there, *unbooked], hardware):
+            booking, taken = rival
+            raise hardware_error(booking, taken if taken.since != now else replace(taken, since=""))
 
     def unrecorded(self, host: AgentHost, claims: Iterable[Object], sources: Iterable[str]) -> set[str]:
         """What of the hardware that a domain is about to get (addresses and UUIDs) is not recorded for its claims."""

@@ -139,6 +139,7 @@ def as_json(device: ListedDevice) -> dict[str, Any]:
             for record_type, record in device.records
         ],
         "blockedBy": [other.id.device for other in device.blocked_by],
+        "sameHardware": [{"driver": other.driver, "pool": other.pool, "name": other.device} for other in device.same_as],
         "taints": [dict(taint) for taint in device.taints],
     }
 

@@ -39,6 +39,8 @@ def state_text(device: ListedDevice, now: datetime) -> str:
                                                   for booking in other.bookings[:1])
                     + (f" (and {len(others) - 1} more)" if len(others) > 1 else ""))
     parts = parts or ["free"]
+    if device.same_as:
+        parts.append(f"the same hardware as {', '.join(map(str, device.same_as))}")
     parts += [f"tainted {_taint(taint)}" for taint in device.taints]
     return "; ".join(parts)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.booking import MalformedEntry
-from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, MDEV_PRODUCT_NAMES, DeviceId, newest_pools
+from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, MDEV_PRODUCT_NAMES, DeviceId, hardware_of, newest_pools
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.natural_order import natural
 from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, OutOfServiceRecord, Page, is_pool_page, pool_page
@@ -50,6 +50,8 @@ class ListedDevice:
     reason: str = ""  # why it is not offered
     blocked_by: Sequence[ListedDevice] = ()  # held devices that use up the counters that this one needs
     page: str = ""  # the LedgerPage that it is recorded on; "" for its host's page
+    hardware: frozenset[str] = frozenset()  # PCI addresses or the UUID that it is on its node; empty: not known
+    same_as: Sequence[DeviceId] = ()  # other names of the same hardware: only one of them can be held
 
     @property
     def host(self) -> str:
@@ -229,6 +231,7 @@ def device_list(slices: Sequence[Object], pages: Sequence[Object], inventories: 
             for record in page.records(record_type):
                 _of_page(known, page.host, record.device).records.append((record_type, record))
     _see_counters(known, whole)
+    _see_hardware(known)
     nodes = {device.node for device in known.values() if device.node}
     nodes |= {obj["metadata"]["name"] for obj in (*pages, *inventories) if not is_pool_page(obj["metadata"]["name"])}
     key = functools.cache(natural)
@@ -258,7 +261,8 @@ def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> 
                      for value in raw.values()},
                     {(counters["counterSet"], name): amount["value"] for counters in device.get("consumesCounters") or ()
                      for name, amount in counters["counters"].items()},
-                    tuple(taint for taint in taints if not taint["key"].startswith(OURS)), leftover=leftover, page=page)
+                    tuple(taint for taint in taints if not taint["key"].startswith(OURS)), leftover=leftover, page=page,
+                    hardware=hardware_of(device, driver))
 
 
 def _take_inventory(known: dict[DeviceId, ListedDevice], host: str, spec: Mapping[str, Any]) -> None:
@@ -305,6 +309,29 @@ def _see_counters(known: Mapping[DeviceId, ListedDevice], pools: Mapping[tuple[s
             key = (device.id.driver, device.id.pool, where, name)
             if key in left and _amount(amount) > left[key]:
                 device.blocked_by = users[key]
+
+
+def _see_hardware(known: Mapping[DeviceId, ListedDevice]) -> None:
+    """Sets `same_as`, and `blocked_by` where another name of the same hardware is held."""
+    names = defaultdict[tuple[str, str], dict[DeviceId, ListedDevice]](dict)
+    for device in known.values():
+        recorded = [key for booking in device.bookings for key in booking.hardware]
+        for node in {device.node, *(booking.node for booking in device.bookings)} - {""}:
+            for key in (*device.hardware, *recorded):
+                names[node, key][device.id] = device
+    for several in (devices for devices in names.values() if len(devices) > 1):
+        for device in several.values():
+            for other in several.values():
+                if other is not device and other.id not in device.same_as and not _parts(device, other):
+                    device.same_as = [*device.same_as, other.id]
+                    if other.bookings and not device.bookings:
+                        device.blocked_by = [*device.blocked_by, other]
+
+
+def _parts(device: ListedDevice, other: ListedDevice) -> bool:
+    """Whether both are parts of something that their driver counts: the counters say which of them go together."""
+    return (device.id.driver, device.id.pool) == (other.id.driver, other.id.pool) and not {
+        counters for counters, _ in device.consumes}.isdisjoint(counters for counters, _ in other.consumes)
 
 
 @functools.cache
