@@ -29,7 +29,8 @@ class Books:
 
     objects: dict[Kind, dict[Key, Object]] = field(default_factory=lambda: defaultdict(dict))
     domains: Mapping[str, Collection[Domain]] = field(default_factory=dict)  # host -> what runs there
-    hardware: Mapping[DeviceId, str] = field(default_factory=dict)  # the address of every device that ever was on a host
+    names: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (host, address) -> device, of all that ever was there
+    twins: Mapping[DeviceId, str] = field(default_factory=dict)  # a device of another driver -> that of ours which it is
     parents: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (host, VF) -> the function that it is a part of
     served: Collection[str] = ()  # hosts whose node agent runs
     asked: dict[str, str] = field(default_factory=dict)  # uid of a VirtualMachine -> what was last asked of it
@@ -45,6 +46,14 @@ class Books:
     @property
     def bookings(self) -> list[Booking]:
         return [booking for page in self.pages for booking in page.bookings]
+
+    def had(self, host: str, domain: Domain) -> set[str]:
+        """The devices of a domain; functions that travel together are one."""
+        return {self.names[host, address] for address in domain.devices}
+
+    def hardware(self, device: DeviceId) -> str:
+        """What a device is on its host, whichever name it has."""
+        return self.twins.get(device, device.device)
 
     def parent(self, device: DeviceId) -> DeviceId | None:
         name = self.parents.get((device.pool, device.device))
@@ -200,7 +209,7 @@ def _machines(books: Books) -> Iterator[str]:
         for domain in books.domains.get(host, ()):
             if domain.uid in instances:
                 wanted = sorted(_given(books, instances[domain.uid]))
-                have = sorted(domain.devices)
+                have = sorted(books.had(host, domain))
                 if wanted != have:
                     yield f"{domain.name} has {have}, and its claims {wanted}"
     for pod in books.all(kinds.POD):
@@ -258,7 +267,7 @@ def _given(books: Books, instance: Object) -> Iterator[str]:
         if reference is not None and reference["uid"] == instance["metadata"]["uid"]:
             for name in {name for _, name in pod_claims.claim_names(pod) if name}:
                 claim = books.objects[kinds.RESOURCE_CLAIM].get((pod["metadata"]["namespace"], name))
-                yield from (books.hardware[device] for device in results(claim or {}))
+                yield from (books.hardware(device) for device in results(claim or {}))
 
 
 def _waiting(books: Books) -> Iterator[str]:
@@ -297,12 +306,12 @@ def _free(books: Books, host: str, kind: str) -> Iterator[str]:
     out = {booking.device for booking in books.bookings}
     out |= {mark.device for page in books.pages for which in OUT_OF_SERVICE_STATES for mark in page.records(which)}
     wholes = {books.parent(device) for device in out}
-    used = {(device.pool, books.hardware.get(device)) for device in out if device in books.hardware}  # under whichever name
+    used = {(device.pool, books.hardware(device)) for device in out}  # under whichever name
     for piece in books.all(kinds.RESOURCE_SLICE):
         spec = piece["spec"]
         for device in spec.get("devices") or () if spec.get("nodeName") == host or spec.get("allNodes") else ():
             name = DeviceId(spec["driver"], spec["pool"]["name"], device["name"])
             if device["attributes"]["kind"]["string"] == kind and not device.get("taints") and name not in out | wholes and (
-                    books.parent(name) not in out and (host, books.hardware.get(name)) not in used):
-                used |= {(host, books.hardware[name])} if name in books.hardware else set()
+                    books.parent(name) not in out and (name.pool, books.hardware(name)) not in used):
+                used.add((name.pool, books.hardware(name)))
                 yield device["name"]

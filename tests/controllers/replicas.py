@@ -271,12 +271,10 @@ class World:
 
     def __post_init__(self) -> None:
         addresses = {device.address: device.name for devices in FULL.values() for device in devices}
-        hardware = {DeviceId(DRIVER, host, device.name): device.address for host, devices in FULL.items() for device in devices}
-        hardware |= {DeviceId(TWIN, host, name): hardware[DeviceId(DRIVER, host, f"{PF}-vf{number}")]
-                     for host in FULL for name, number in TWINS.items()}
         self.dice = random.Random(self.seed)
         self.books = Books(
-            hardware=hardware,
+            names={(host, device.address): device.name for host, devices in FULL.items() for device in devices},
+            twins={DeviceId(TWIN, host, name): f"{PF}-vf{number}" for host in FULL for name, number in TWINS.items()},
             parents={(host, device.name): addresses[device.parent] for host, devices in FULL.items() for device in devices
                      if device.parent is not None})
         self.home = Home(self.clock, self.books, self.seed)
@@ -290,7 +288,8 @@ class World:
         return AgentHost(name, DRIVER, lambda: TREES[name][self.vfs[name]], machines, {"cpu": "16", "memory": "64Gi"}, {},
                     simulated=True, settings=config.parse(words).default)
 
-    async def begin(self) -> None:
+    async def begin(self, *, told: bool = True) -> None:
+        """`told`: the other driver tells where its devices are."""
         await self.home.create(kinds.NAMESPACE, {"metadata": {"name": SPACE}})
         for kind in ("pf", "vf"):
             expression = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].kind == "{kind.upper()}"'
@@ -307,7 +306,7 @@ class World:
         await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": "twin"}, "spec": {"selectors": [
             {"cel": {"expression": f'device.driver == "{TWIN}"'}}]}})
         for host in HOSTS:
-            await self.home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"twin-{host}"}, "spec": self._twins(host, 1)})
+            await self.home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"twin-{host}"}, "spec": self._twins(host, 1, told=told)})
         for kind, count in (("rack", 1), ("rack", 2), ("twin", 1), ("twin", 2)):
             await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
                 "metadata": {"name": f"{kind}-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec(kind, count)}})
@@ -316,8 +315,8 @@ class World:
     def _twins(self, host: str, generation: int, *, told: bool = True) -> Object:
         """What the other driver publishes of a host; it may not tell where its devices are."""
         def attributes(name: str) -> Object:
-            address = {"pciAddress": {"string": self.books.hardware[DeviceId(TWIN, host, name)]}} if told else {}
-            return {"kind": {"string": "TWIN"}, **address}
+            address = next(device.address for device in FULL[host] if device.name == f"{PF}-vf{TWINS[name]}")
+            return {"kind": {"string": "TWIN"}, **({"pciAddress": {"string": address}} if told else {})}
 
         return {"driver": TWIN, "nodeName": host, "pool": {"name": host, "generation": generation, "resourceSliceCount": 1},
                 "devices": [{"name": name, "attributes": attributes(name)} for name in TWINS]}

@@ -79,12 +79,12 @@ class Machine(stateful.RuleBasedStateMachine):
             raise
 
     @stateful.initialize(seed=st.integers(0, 2**32 - 1), products=st.integers(1, ALIVE), early=st.booleans(),
-                         machines=SOURCE, pods=ANY)
-    def begin(self, seed: int, products: int, early: bool, machines: str, pods: str) -> None:
+                         machines=SOURCE, pods=ANY, told=st.booleans())
+    def begin(self, seed: int, products: int, early: bool, machines: str, pods: str, told: bool) -> None:
         """Some products, and more that asks for devices than there are."""
         async def begin() -> None:
             self.world = World(seed)
-            await self.world.begin()
+            await self.world.begin(told=told)
             for name, kind in zip([*CLAIMS, "claim-c"], ("vf", "pf", "rack"), strict=True):
                 await self.world.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, 1))
             for _ in range(products - 1):

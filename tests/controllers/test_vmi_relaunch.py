@@ -186,7 +186,7 @@ async def test_a_device_that_was_allocated_twice_is_not_waited_for_for_ever() ->
         scene.clock.advance(61)
         vmi = await scene.running("green")
         assert (vmi["status"]["nodeName"], hosts_of_launches(vmi)) == ("oak", ["elm"])
-        assert "is held by" in vmi["status"]["failedLaunches"][0]["message"]
+        assert "held by vmi/blue" in vmi["status"]["failedLaunches"][0]["message"]
         assert await booked(scene) == {"elm": ["vmi/blue"], "oak": ["vmi/green"]}
 
 

@@ -125,7 +125,7 @@ class BindTransaction:
                 if (rival := next((one for one in page.bookings if one.clashes(mine)), None)) is not None:
                     raise held_error(rival)
             for twin in self._index.twins(mine.device, host):  # the same hardware, published under another name
-                for name in {self._index.home(twin.id, host), *self._index.other_homes(twin.id, host)}:
+                for name in (self._index.page_name(twin.id, host), *self._index.other_page_names(twin.id, host)):
                     page = self._page(name)
                     found[name] = page.revision or ""
                     if (rival := _same_hardware(mine, twin, page, host)) is not None:
