@@ -306,7 +306,8 @@ class World:
         await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": "twin"}, "spec": {"selectors": [
             {"cel": {"expression": f'device.driver == "{TWIN}"'}}]}})
         for host in HOSTS:
-            await self.home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"twin-{host}"}, "spec": self._twins(host, 1, told=told)})
+            await self.home.create(kinds.RESOURCE_SLICE, {
+                "metadata": {"name": f"twin-{host}"}, "spec": self._twins(host, 1, told=told)})
         for kind, count in (("rack", 1), ("rack", 2), ("twin", 1), ("twin", 2)):
             await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
                 "metadata": {"name": f"{kind}-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec(kind, count)}})

@@ -80,7 +80,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.initialize(seed=st.integers(0, 2**32 - 1), products=st.integers(1, ALIVE), early=st.booleans(),
                          machines=SOURCE, pods=ANY, told=st.booleans())
-    def begin(self, seed: int, products: int, early: bool, machines: str, pods: str, told: bool) -> None:
+    def begin(self, *, seed: int, products: int, early: bool, machines: str, pods: str, told: bool) -> None:
         """Some products, and more that asks for devices than there are."""
         async def begin() -> None:
             self.world = World(seed)
