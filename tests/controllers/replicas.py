@@ -268,6 +268,7 @@ class World:
     seed: int
     clock: ManualClock = field(default_factory=ManualClock)
     lives: list[Life] = field(default_factory=list)
+    told: bool = True  # the other driver tells from the start where its devices are
 
     def __post_init__(self) -> None:
         addresses = {device.address: device.name for devices in FULL.values() for device in devices}
@@ -288,8 +289,7 @@ class World:
         return AgentHost(name, DRIVER, lambda: TREES[name][self.vfs[name]], machines, {"cpu": "16", "memory": "64Gi"}, {},
                     simulated=True, settings=config.parse(words).default)
 
-    async def begin(self, *, told: bool = True) -> None:
-        """`told`: the other driver tells where its devices are."""
+    async def begin(self) -> None:
         await self.home.create(kinds.NAMESPACE, {"metadata": {"name": SPACE}})
         for kind in ("pf", "vf"):
             expression = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].kind == "{kind.upper()}"'
@@ -307,7 +307,7 @@ class World:
             {"cel": {"expression": f'device.driver == "{TWIN}"'}}]}})
         for host in HOSTS:
             await self.home.create(kinds.RESOURCE_SLICE, {
-                "metadata": {"name": f"twin-{host}"}, "spec": self._twins(host, 1, told=told)})
+                "metadata": {"name": f"twin-{host}"}, "spec": self._twins(host, 1, told=self.told)})
         for kind, count in (("rack", 1), ("rack", 2), ("twin", 1), ("twin", 2)):
             await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
                 "metadata": {"name": f"{kind}-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec(kind, count)}})

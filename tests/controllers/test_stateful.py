@@ -83,8 +83,8 @@ class Machine(stateful.RuleBasedStateMachine):
     def begin(self, *, seed: int, products: int, early: bool, machines: str, pods: str, told: bool) -> None:
         """Some products, and more that asks for devices than there are."""
         async def begin() -> None:
-            self.world = World(seed)
-            await self.world.begin(told=told)
+            self.world = World(seed, told=told)
+            await self.world.begin()
             for name, kind in zip([*CLAIMS, "claim-c"], ("vf", "pf", "rack"), strict=True):
                 await self.world.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, 1))
             for _ in range(products - 1):

@@ -271,6 +271,9 @@ def _problem(raw: Any) -> tuple[str, str] | None:
         for key in AMOUNTS:
             if not isinstance(amount.get(key) or {}, dict):
                 return f".amount.{key}", "must be an object"
+    hardware = raw.get("hardware") or []
+    if not isinstance(hardware, list | tuple) or not all(isinstance(key, str) for key in hardware):
+        return ".hardware", "must be a list of texts"
     return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from outfitter.api import kinds
+from outfitter.api.booking import well_formed_bookings
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error, is_pool_page, pool_page
@@ -61,7 +62,7 @@ class ClaimBookings:
         pools = {pool_page(device.driver, device.pool) for device in map(_device, results)
                  if (device.driver, device.pool) != (host.driver, host.name)}
         pools |= {page["metadata"]["name"] for page in self._pages.by("pools", "")
-                  if any(raw.get("node") == host.name for raw in page["spec"].get("bookings") or ())}
+                  if any(raw.get("node") == host.name for raw in well_formed_bookings(page))}
         return [host.name, *sorted(pools)]
 
     async def _known_hardware(
