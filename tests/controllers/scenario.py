@@ -23,7 +23,7 @@ from outfitter.inventory.config import Config, SchedulingSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.agent_host import AgentHost
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.base import Event, Store
@@ -37,9 +37,9 @@ T = TypeVar("T")
 PATIENCE = 300.0  # seconds, on a real control plane
 ROUNDS = 40  # of one second each, embedded
 NORMAL = Config().scheduling
-FACTS = {"instances": kinds.VMI, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,
+CLUSTER_OBJECTS = {"instances": kinds.VMI, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,
          "slices": kinds.RESOURCE_SLICE, "pages": kinds.LEDGER_PAGE, "nodes": kinds.NODE, "rules": kinds.DEVICE_TAINT_RULE,
-         "trees": kinds.PROVIDER_TREE, "inventories": kinds.HOST_INVENTORY}  # of Facts, by their names there
+         "trees": kinds.PROVIDER_TREE, "inventories": kinds.HOST_INVENTORY}  # of ClusterObjects, by their names there
 
 
 def hosts_of(word: str, vfs: int, count: int = 1) -> list[AgentHost]:
@@ -139,14 +139,15 @@ class Scene:
         found = await self.find(kinds.VMI, machine)
         return conditions.find(found, type_) if found else None
 
-    async def facts(self) -> Facts:
+    async def cluster_objects(self) -> ClusterObjects:
         """All that the scheduler of the embedded product goes by."""
         assert isinstance(self.product, app.Embedded)
-        found: dict[str, Any] = {name: (await self.store.list(kind)).items for name, kind in FACTS.items()}
+        found: dict[str, Any] = {name: (await self.store.list(kind)).items for name, kind in CLUSTER_OBJECTS.items()}
         configured = [obj for obj in (await self.store.list(kinds.CONFIG_MAP, flavor_claim.ALIASES_NAMESPACE)).items
                       if obj["metadata"]["name"] == flavor_claim.ALIASES_CONFIG_MAP]
         aliases = flavor_claim.read_aliases(configured[0]) if configured else None
-        return Facts(**found, aliases=aliases, policy=self.product.settings.policy, features=self.product.settings.features)
+        settings = self.product.settings
+        return ClusterObjects(**found, aliases=aliases, policy=settings.policy, features=settings.features)
 
     # -- waiting
 
@@ -221,7 +222,7 @@ class Scene:
         await self.reach(check, f"{machine} is rejected for {code}")
         pod = await self.pod(machine)
         assert code in rejection_conditions.of(pod)
-        verdict = (await self.facts()).choose(pod)
+        verdict = (await self.cluster_objects()).choose(pod)
         assert isinstance(verdict, Waiting), verdict
         every = [*verdict.rejections, *(each for _, host in verdict.hosts for each in (*host.rejections, *host.obstacles))]
         found = [each for each in every if each.code is code and {**each.detail, **detail} == each.detail]

@@ -106,7 +106,7 @@ async def test_vm_that_keeps_a_tainted_device_waits_in_one_pod(scene: Scene, bor
         await scene.settle()
     assert sum(old is None for old, _ in pods) == 1, "one pod waits"
     assert len(await scene.events("DeviceTaintManagerEviction")) == 1
-    told = explain_pod.pod(replace(await scene.facts(), now=scene.clock.now()), await scene.pod("blue"))
+    told = explain_pod.pod(replace(await scene.cluster_objects(), now=scene.clock.now()), await scene.pod("blue"))
     assert said in told.sentence, "outfit why says the same"
     await taint(scene, "x0", timed, gone=True)
     assert (await scene.running("blue"))["metadata"]["uid"] != first["metadata"]["uid"]
@@ -131,7 +131,7 @@ async def test_expired_toleration_does_not_allocate_the_device(scene: Scene) -> 
     last = await settled(scene, "three")
     assert not last["spec"].get("nodeName")
     assert await held(scene) == [("x1", "two", "prepared")]
-    told = replace(await scene.facts(), now=scene.clock.now()).choose(last)
+    told = replace(await scene.cluster_objects(), now=scene.clock.now()).choose(last)
     assert isinstance(told, Waiting)
     assert {one.device.device: one.detail for _, rejected in told.hosts for one in rejected.obstacles
             if one.code is RejectionCode.TAINTED and one.device is not None} == {

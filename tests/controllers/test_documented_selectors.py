@@ -19,7 +19,7 @@ from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.scheduling.explain import vm
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.scheduler import Waiting
 from tests.controllers.numa_hosts import scene
 from tests.controllers.scenario import Scene, addresses
@@ -104,14 +104,14 @@ def published(driver: str, devices: list[Object]) -> Object:
         "pool": {"name": "other", "generation": 1, "resourceSliceCount": 1}}}
 
 
-def rejections(facts: Facts, expression: str) -> list[str]:
+def rejections(cluster: ClusterObjects, expression: str) -> list[str]:
     """What is wrong with a pod that asks for all devices that a selector matches: no device is skipped."""
     class_ = {"metadata": {"name": "it"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
     claim = {"metadata": {"name": "it", "namespace": "here", "uid": "c"}, "spec": {"devices": {"requests": [
         {"name": "it", "exactly": {"deviceClassName": "it", "allocationMode": "All"}}]}}}
     pod = {"metadata": {"name": "it", "namespace": "here", "uid": "p"}, "spec": {
         "containers": [], "resourceClaims": [{"name": "it", "resourceClaimName": "it"}]}}
-    verdict = replace(facts, classes=[class_], claims=[claim]).choose(pod)
+    verdict = replace(cluster, classes=[class_], claims=[claim]).choose(pod)
     if not isinstance(verdict, Waiting):
         return []
     every = [*verdict.rejections, *(each for _, host in verdict.hosts for each in (*host.rejections, *host.obstacles))]
@@ -121,11 +121,11 @@ def rejections(facts: Facts, expression: str) -> list[str]:
 async def test_a_documented_selector_has_a_result_for_every_device() -> None:
     async with scene(CONF, HOSTS) as here:
         await here.settle()
-        facts = await here.facts()
-    facts = replace(facts, slices=fleet(facts.slices))
+        cluster = await here.cluster_objects()
+    cluster = replace(cluster, slices=fleet(cluster.slices))
     assert len(documented()) >= 10
-    assert {(path, text): wrong for text, path in documented().items() if (wrong := rejections(facts, text))} == {}
-    assert rejections(facts, f'device.attributes["{DRIVER}"].vendor == "8086"'), "the plain spelling fails on this fleet"
+    assert {(path, text): wrong for text, path in documented().items() if (wrong := rejections(cluster, text))} == {}
+    assert rejections(cluster, f'device.attributes["{DRIVER}"].vendor == "8086"'), "the plain spelling fails on this fleet"
 
 
 async def ask(here: Scene, name: str, expression: str) -> None:
@@ -159,7 +159,7 @@ async def test_a_selector_without_a_result_is_explained_device_by_device() -> No
         names = {each.device.device for each in found if each.device is not None}
         assert names == {"pci-0000-3b-00-0", "pci-0000-65-00-0", f"mdev-{UUID}"}, "not the VF: its result is false"
         assert spelling in await here.waits("a", "PodScheduled")
-        answer = vm.instance(await here.facts(), await here.find(kinds.VMI, "a") or {})
+        answer = vm.instance(await here.cluster_objects(), await here.find(kinds.VMI, "a") or {})
         short, long = answer.text(), answer.text(long=True)
         assert short[0].endswith("a selector has no result for a device")
         assert spelling in short[1]

@@ -21,7 +21,7 @@ def contains(line: str, *words: str) -> bool:
 async def answer(scene: Scene, name: str) -> Explanation:
     """The answer of `outfit why` for a pod."""
     there = await settled(scene, name)
-    return explain_pod.pod(replace(await scene.facts(), now=scene.product.context.clock.now()), there)
+    return explain_pod.pod(replace(await scene.cluster_objects(), now=scene.product.context.clock.now()), there)
 
 
 async def test_why_reports_binding_conditions(scene: Scene) -> None:

@@ -319,13 +319,13 @@ async def test_why_reports_numa_cells_and_a_missing_flavor() -> None:
         await machine(here, "blue", "near")
         await here.running("blue")
         await here.waits("green", "Synchronized", "nothing")
-        facts = await here.facts()
-        (claim,) = facts.claims
+        cluster = await here.cluster_objects()
+        (claim,) = cluster.claims
         assert any("NUMA cells 0 of oak, with 2 CPUs of cell 0 (0-1) for itself" in line
-                   for line in explain_claim.claim(facts, claim).text())
+                   for line in explain_claim.claim(cluster, claim).text())
         green = await here.find(kinds.VMI, "green")
         assert green is not None
-        assert vm.instance(facts, green).text() == [
+        assert vm.instance(cluster, green).text() == [
             "vmi/green has no pod yet: flavor nothing does not exist; the VMI goes on when it does"]
 
 

@@ -69,7 +69,7 @@ async def machine(scene: Scene, name: str, *classes: str) -> None:
 async def taken(scene: Scene, name: str) -> list[Rejection]:
     """Once a VM waits: its devices whose hardware is held under another name."""
     await scene.rejected(name, RejectionCode.TOO_FEW_FREE)
-    verdict = (await scene.facts()).choose(await scene.pod(name))
+    verdict = (await scene.cluster_objects()).choose(await scene.pod(name))
     assert isinstance(verdict, Waiting)
     found = [each for _, host in verdict.hosts for each in host.taken if each.code is RejectionCode.HARDWARE_HELD]
     assert found, verdict

@@ -72,7 +72,7 @@ async def ready(scene: Scene, status: str, reason: str) -> str:
 
 
 async def why(scene: Scene) -> Explanation:
-    return explain_vm.instance(await scene.facts(), await vmi(scene))
+    return explain_vm.instance(await scene.cluster_objects(), await vmi(scene))
 
 
 async def test_withdrawn_slice_is_reported_until_it_is_back() -> None:

@@ -59,7 +59,8 @@ async def published(scene: Scene) -> list[str]:
 async def why(scene: Scene, name: str) -> str:
     vmi = await scene.find(kinds.VMI, name)
     assert vmi is not None
-    return "\n".join(explain.instance(replace(await scene.facts(), now=scene.product.context.clock.now()), vmi).text(long=True))
+    cluster = replace(await scene.cluster_objects(), now=scene.product.context.clock.now())
+    return "\n".join(explain.instance(cluster, vmi).text(long=True))
 
 
 def enable_vfs(host: AgentHost, count: int) -> None:

@@ -70,7 +70,7 @@ async def test_a_plan_names_the_choice() -> None:
         await here.create(kinds.RESOURCE_CLAIM, "mine", {"devices": {"requests": [
             {"name": "gpu", "firstAvailable": [alternative("huge", "3333"), alternative("large", "2222")]}]}})
         await here.settle()
-        verdict = (await here.facts()).choose({"metadata": {"name": "p", "namespace": "here", "uid": "p"}, "spec": {
+        verdict = (await here.cluster_objects()).choose({"metadata": {"name": "p", "namespace": "here", "uid": "p"}, "spec": {
             "containers": [], "resourceClaims": [{"name": "mine", "resourceClaimName": "mine"}]}})
         assert isinstance(verdict, Placement)
         assert verdict.why.startswith("request gpu gets large, choice 2 of 2; pack: 1 device on ")

@@ -142,7 +142,7 @@ async def test_claim_of_another_owner_is_not_used(scene: Scene, told: bool, owne
         await scene.template()
     said = await scene.waits("blue", "PodScheduled", claim, *(["Pod other"] if owned else []))
     assert rejection_conditions.of(await scene.find(kinds.VMI, "blue") or {}) == [RejectionCode.CLAIM_NAME_TAKEN]
-    why_not = vm.instance(await scene.facts(), await scene.find(kinds.VMI, "blue") or {})
+    why_not = vm.instance(await scene.cluster_objects(), await scene.find(kinds.VMI, "blue") or {})
     assert why_not.sentence == f"waits: {said}"
     assert await scene.find(kinds.RESOURCE_CLAIM, claim) == other
     await scene.delete(kinds.RESOURCE_CLAIM, claim)
@@ -348,7 +348,7 @@ async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Sc
 
     large = await settled(scene, "large")
     assert written() == (0, 0)
-    told = (await scene.facts()).choose(large)
+    told = (await scene.cluster_objects()).choose(large)
     assert isinstance(told, Waiting)
     assert {one.holder.purpose for _, rejected in told.hosts for one in rejected.taken if one.holder} == {
         "pod/first",
@@ -381,7 +381,7 @@ async def test_a_gate_switches_a_part_off(gate: str, code: RejectionCode | None,
             await pod(scene, "one", {"fabric": "a"})
         found = await settled(scene, "one")
         if code is not None:
-            told = (await scene.facts()).choose(found)
+            told = (await scene.cluster_objects()).choose(found)
             assert isinstance(told, Waiting)
             assert any(one.code is code and {**one.detail, **detail} == one.detail for _, rejected in told.hosts
                        for one in (*rejected.rejections, *rejected.obstacles)), told

@@ -25,7 +25,7 @@ from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import out_of_service
 from outfitter.scheduling.dra import binding_conditions, extended_resources
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.filter import node_fit, node_usage
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.scheduler import Placement
@@ -34,7 +34,7 @@ from tests.controllers import invariants, replicas
 from tests.controllers.invariants import Books, results
 from tests.controllers.numa_hosts import CONFIG, HOSTS
 from tests.controllers.replicas import RACK, SPACE, Controllers, Door, Home, Life, World
-from tests.controllers.scenario import FACTS
+from tests.controllers.scenario import CLUSTER_OBJECTS
 
 VF, GPU = "example.com/vf", "example.com/gpu"
 CELLS = {"elm": {"0": 4, "1": 4}, "oak": {"0": 4}}  # the CPUs of each cell
@@ -175,14 +175,14 @@ class Mix(World):
     def idle(self) -> Iterator[str]:
         """Pods that wait and could be given a host."""
         books = self.books
-        found: dict[str, Any] = {name: books.all(kind) for name, kind in FACTS.items()}
-        facts = Facts(**found)
+        found: dict[str, Any] = {name: books.all(kind) for name, kind in CLUSTER_OBJECTS.items()}
+        cluster = ClusterObjects(**found)
         for pod in books.all(kinds.POD):
             mine = [books.objects[kinds.RESOURCE_CLAIM].get((SPACE, name or "")) for _, name in pod_claims.claim_names(pod)]
             if pod["spec"].get("nodeName") or binding_conditions.readiness(
                     [claim for claim in mine if claim], self.clock.now()).state != "ready":
                 continue
-            if isinstance(verdict := facts.choose(pod), Placement):
+            if isinstance(verdict := cluster.choose(pod), Placement):
                 yield f"pod {pod['metadata']['name']} waits and could be on {verdict.host}: {pod['status']}"
 
     # -- what may happen

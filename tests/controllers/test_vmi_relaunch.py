@@ -89,7 +89,7 @@ async def booked(scene: Scene) -> dict[str, list[str]]:
 async def why(scene: Scene, name: str) -> list[str]:
     vmi = await scene.find(kinds.VMI, name)
     assert vmi is not None
-    return explain.instance(replace(await scene.facts(), now=scene.product.context.clock.now()), vmi).text(long=True)
+    return explain.instance(replace(await scene.cluster_objects(), now=scene.product.context.clock.now()), vmi).text(long=True)
 
 
 async def test_a_start_that_fails_goes_to_another_host() -> None:

@@ -71,9 +71,10 @@ async def test_two_vms_never_share_devices_of_an_extended_resource() -> None:
         assert sorted([await has(scene, "blue"), await has(scene, "green")]) == [("0000:3b:01.0",), ("0000:3b:01.1",)]
         await machine(scene, "red", NIC)
         await scene.rejected("red", Code.TOO_FEW_FREE, resource=NIC, wanted=1, match=2, free=0)
-        facts = (await scene.facts()).choose(await scene.pod("red"))
-        assert isinstance(facts, Waiting)
-        assert {one.holder.purpose for _, host in facts.hosts for one in host.taken if one.holder} == {"vmi/blue", "vmi/green"}
+        waiting = (await scene.cluster_objects()).choose(await scene.pod("red"))
+        assert isinstance(waiting, Waiting)
+        holders = {one.holder.purpose for _, host in waiting.hosts for one in host.taken if one.holder}
+        assert holders == {"vmi/blue", "vmi/green"}
         await scene.check_books()
         left = await has(scene, "blue")
         await scene.delete(kinds.VMI, "blue")

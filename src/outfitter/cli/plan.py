@@ -24,14 +24,14 @@ from outfitter.cli.device import text
 from outfitter.cli.device.view import listed
 from outfitter.cli.local_admission import NIL
 from outfitter.cli.page_warnings import warn_malformed
-from outfitter.cli.why import facts
+from outfitter.cli.why import cluster_objects
 from outfitter.controllers import flavor_claims, launcher_networks, launcher_pod, vm_claims
 from outfitter.controllers import pod_claims as pod_claims_controller
 from outfitter.controllers import vm as vm_controller
 from outfitter.controllers.bind_transaction import BindTransaction
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, NotReady, OutfitterError
 from outfitter.scheduling.explain import pod as explain_pod
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.flavor_claim import AliasSet
@@ -48,7 +48,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     read = _read(files)
     if not any(kind in PLANNED for kind, _, _ in read):
         raise BadRequest(f"{', '.join(files)}: there is no VirtualMachine, VirtualMachineInstance or Pod to plan for")
-    there = await facts(client)
+    there = await cluster_objects(client)
     warn_malformed(there.malformed)
     if there.unread:
         raise Forbidden(
@@ -148,7 +148,7 @@ class _PlanOutcome:
 class _PodPlanner:
     """Plans in order: devices that an earlier one would get are held when the next one is planned."""
 
-    def __init__(self, there: Facts, flavors: Sequence[Object], aliases: AliasSet, attachments: Sequence[Object],
+    def __init__(self, there: ClusterObjects, flavors: Sequence[Object], aliases: AliasSet, attachments: Sequence[Object],
                  now: kubevirt_config.KubeVirtConfig) -> None:
         self._attachments, self._settings = {_name(obj): obj for obj in attachments}, now
         self._flavors, self._aliases = {obj["metadata"]["name"]: obj for obj in flavors}, aliases

@@ -1,5 +1,6 @@
 """`outfit why`: why a VM, VMI, pod or claim waits, or which devices it holds. Finds the object, reads what an explanation needs
-from the API server (`facts`, which `plan.py` uses too) and prints what `scheduling.explain` answers; decides nothing itself."""
+from the API server (`cluster_objects`, which `plan.py` uses too) and prints what `scheduling.explain` answers; decides nothing
+itself."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from outfitter.cli.page_warnings import warn_malformed
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound
 from outfitter.scheduling import config, plugins
 from outfitter.scheduling.explain import claim, pod, vm
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.nova import flavor_claim
 
 NEEDED = (
@@ -36,12 +37,12 @@ WORDS = {"claim": kinds.RESOURCE_CLAIM}
 
 
 async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> None:
-    there: Facts | None = None
+    there: ClusterObjects | None = None
     answers = []
     for kind, name in _requested(words):
         actual_kind, obj = await _read_object(client, kind, name)
         if there is None:
-            there = await facts(client)
+            there = await cluster_objects(client)
             warn_malformed(there.malformed)
         answers.append(EXPLAINED[actual_kind](there, obj))
     if how == "json":
@@ -86,7 +87,7 @@ async def _read_object(client: Client, kind: Kind | None, name: str) -> tuple[Ki
     raise NotFound(f"there is no {what} {name!r} in namespace {client.namespace}")
 
 
-async def facts(client: Client) -> Facts:
+async def cluster_objects(client: Client) -> ClusterObjects:
     """All objects that an explanation may need. A cluster may lack some of our kinds, and the user may lack permission for
     some."""
     unread: list[str] = []
@@ -116,5 +117,5 @@ async def facts(client: Client) -> Facts:
     with contextlib.suppress(NotFound, Forbidden, Invalid, json.JSONDecodeError):
         aliases = flavor_claim.read_aliases(await client.store.get(
             kinds.CONFIG_MAP, flavor_claim.ALIASES_CONFIG_MAP, flavor_claim.ALIASES_NAMESPACE))
-    return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.skipped()), templates,
+    return ClusterObjects(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.skipped()), templates,
                  tuple(unread), rules, how.policy, how.features, trees, inventories, aliases, datetime.now(UTC))

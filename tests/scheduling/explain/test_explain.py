@@ -16,7 +16,7 @@ from outfitter.api.rejection import RejectionCode
 from outfitter.scheduling.explain import claim as explain_claim
 from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain import vm
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from tests import golden
 from tests.rejected import Code
@@ -35,8 +35,8 @@ MISSPELT = {**instance()["spec"], "domain": {"devices": {"hostDevices": [
     {"name": "nic0", "claimName": "entry-c", "requestName": "nik"}]}}}
 
 
-def facts(*pods: Object, claims: Sequence[Object] = (), pages: Sequence[Page] = ()) -> Facts:
-    return Facts([], pods, claims, list(CLASSES.values()), [A], [entry.object for entry in pages], [node("a")])
+def cluster(*pods: Object, claims: Sequence[Object] = (), pages: Sequence[Page] = ()) -> ClusterObjects:
+    return ClusterObjects([], pods, claims, list(CLASSES.values()), [A], [entry.object for entry in pages], [node("a")])
 
 
 def launcher(**more: Any) -> Object:
@@ -51,13 +51,13 @@ GIVEN = {"hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
 UNRELEASED = {"type": "DevicesUnreleased", "status": "True", "reason": "FailedReleaseDevices", "message": "read-only"}
 ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
     "a machine that runs": (
-        vm.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)),
+        vm.instance(cluster(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)),
         "Running",
         (),
     ),
     "a machine that is paused": (
         vm.instance(
-            facts(),
+            cluster(),
             instance(
                 phase="Running",
                 nodeName="a",
@@ -69,33 +69,33 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         (),
     ),
     "a machine without a pod": (
-        vm.instance(facts(), instance(conditions=[{"type": "Synchronized", "status": "False", "message": "no room"}])),
+        vm.instance(cluster(), instance(conditions=[{"type": "Synchronized", "status": "False", "message": "no room"}])),
         "Waiting pod",
         (),
     ),
     "a machine that failed": (
-        vm.instance(facts(), instance(phase="Failed", conditions=[{"type": "Ready", "message": "gone"}])),
+        vm.instance(cluster(), instance(phase="Failed", conditions=[{"type": "Ready", "message": "gone"}])),
         "Failed",
         (),
     ),
     "a machine that failed and still holds its device": (
-        vm.instance(facts(launcher(status={"phase": "Failed", "conditions": [UNRELEASED]})), instance(phase="Failed")),
+        vm.instance(cluster(launcher(status={"phase": "Failed", "conditions": [UNRELEASED]})), instance(phase="Failed")),
         "Failed",
         (),
     ),
     "a pod that ended and still holds its device": (
-        explain_pod.pod(facts(), launcher(status={"phase": "Succeeded", "message": "done", "conditions": [UNRELEASED]})),
+        explain_pod.pod(cluster(), launcher(status={"phase": "Succeeded", "message": "done", "conditions": [UNRELEASED]})),
         "Ended",
         (),
     ),
     "a machine that waits for a device": (
-        vm.instance(facts(launcher(), claims=[claim("c")], pages=[page("a", ("a0", "train"))]), instance(phase="Scheduling")),
+        vm.instance(cluster(launcher(), claims=[claim("c")], pages=[page("a", ("a0", "train"))]), instance(phase="Scheduling")),
         "Waiting devices",
         (Code.TOO_FEW_FREE,),
     ),
     "a machine whose node says why": (
         vm.instance(
-            facts(
+            cluster(
                 launcher(spec={"nodeName": "a"}, status={"phase": "Pending", "message": "a0 is held by x"}),
                 claims=[claim("c")],
                 pages=[page("a", ("a0", "c"))],
@@ -107,7 +107,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
     ),
     "a machine that named a request which its claim does not have": (
         vm.instance(
-            facts(),
+            cluster(),
             instance(
                 phase="Failed",
                 conditions=[
@@ -122,7 +122,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
     ),
     "a machine whose devices are not known on its host": (
         vm.instance(
-            facts(
+            cluster(
                 launcher(spec={"nodeName": "a"}, status={"phase": "Running"}),
                 claims=[claim("c")],
                 pages=[page("a", ("a0", "c"))],
@@ -137,7 +137,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
     ),
     "a claim that another machine uses": (
         explain_pod.pod(
-            facts(launcher(), claims=[claim("c", **allocated("a", "a0", users=["pod", "web"]))]),
+            cluster(launcher(), claims=[claim("c", **allocated("a", "a0", users=["pod", "web"]))]),
             {**pod("c"), "metadata": {**pod("c")["metadata"], "name": "second", "uid": "uid-second"}},
         ),
         "Waiting claim",
@@ -145,7 +145,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
     ),
     "a machine whose node prepares its device": (
         vm.instance(
-            facts(
+            cluster(
                 launcher(spec={"nodeName": "a"}, status={"phase": "Pending"}),
                 claims=[claim("c")],
                 pages=[page("a", ("a0", "c"))],
@@ -156,48 +156,50 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         (),
     ),
     "a pod on a node that went": (
-        explain_pod.pod(facts(), pod(nodeName="z")),
+        explain_pod.pod(cluster(), pod(nodeName="z")),
         "Waiting node",
         (),
     ),
     "a machine on a node that went": (
-        vm.instance(facts(pages=[page("z")]), instance(phase="Running", nodeName="z")),
+        vm.instance(cluster(pages=[page("z")]), instance(phase="Running", nodeName="z")),
         "Waiting node",
         (),
     ),
     "a machine on a node that is not ready": (
         vm.instance(
-            replace(facts(), nodes=[node("a", ready=False)]), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)
+            replace(cluster(), nodes=[node("a", ready=False)]), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)
         ),
         "Waiting node",
         (),
     ),
     "a machine whose node may not be read": (
-        vm.instance(replace(facts(), nodes=[], unread=("nodes",)), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)),
+        vm.instance(
+            replace(cluster(), nodes=[], unread=("nodes",)), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)
+        ),
         "Running",
         (),
     ),
     "a claim that is going and was handed over by a node that went": (
         explain_claim.claim(
-            facts(pages=[page("z", ("a0", "c"), state="prepared")]),
+            cluster(pages=[page("z", ("a0", "c"), state="prepared")]),
             {**claim("c"), "metadata": {**claim("c")["metadata"], "deletionTimestamp": SINCE, "finalizers": ["f"]}},
         ),
         "Deleting end",
         (),
     ),
     "a pod with scheduling gates": (
-        explain_pod.pod(facts(), pod(schedulingGates=[{"name": "a.test/quota"}])),
+        explain_pod.pod(cluster(), pod(schedulingGates=[{"name": "a.test/quota"}])),
         "Waiting gates",
         (),
     ),
     "a pod of somebody else's scheduler": (
-        explain_pod.pod(facts(claims=[claim("c")]), pod("c", schedulerName="volcano")),
+        explain_pod.pod(cluster(claims=[claim("c")]), pod("c", schedulerName="volcano")),
         "Waiting scheduler",
         (),
     ),
     "a pod that fits, and kube-scheduler says no": (
         explain_pod.pod(
-            facts(claims=[claim("c")]),
+            cluster(claims=[claim("c")]),
             {
                 **pod("c"),
                 "status": {
@@ -211,13 +213,13 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         (),
     ),
     "what a claim of another driver holds counts without a page": (
-        explain_pod.pod(facts(claims=[claim("c"), claim("d", **allocated("a", "a0", users=["web"]))]), pod("c")),
+        explain_pod.pod(cluster(claims=[claim("c"), claim("d", **allocated("a", "a0", users=["web"]))]), pod("c")),
         "Waiting devices",
         (Code.TOO_FEW_FREE,),
     ),
     "a machine that is going": (
         vm.instance(
-            facts(),
+            cluster(),
             {
                 **instance(),
                 "metadata": {**instance()["metadata"], "deletionTimestamp": SINCE, "finalizers": [vm_api.FINALIZER]},
@@ -227,28 +229,28 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         (),
     ),
     "a pod that fits": (
-        explain_pod.pod(facts(claims=[claim("c")]), launcher()),
+        explain_pod.pod(cluster(claims=[claim("c")]), launcher()),
         "Fits scheduler",
         (),
     ),
     "a pod whose claim is not there": (
-        explain_pod.pod(facts(claims=[claim("cc")]), pod("c")),
+        explain_pod.pod(cluster(claims=[claim("cc")]), pod("c")),
         "Waiting claim",
         (Code.CLAIM_MISSING,),
     ),
     "a claim that holds": (
-        explain_claim.claim(facts(pages=[page("a", ("a0", "c"), state="prepared")]), claim("c")),
+        explain_claim.claim(cluster(pages=[page("a", ("a0", "c"), state="prepared")]), claim("c")),
         "Holding",
         (),
     ),
     "a claim of another driver that holds": (
-        explain_claim.claim(facts(), claim("c", **allocated("a", "a0", users=["web"]))),
+        explain_claim.claim(cluster(), claim("c", **allocated("a", "a0", users=["web"]))),
         "Holding",
         (),
     ),
     "a claim that is going": (
         explain_claim.claim(
-            facts(),
+            cluster(),
             {
                 **claim("c", **allocated("a", "a0", users=["web"])),
                 "metadata": {**claim("c")["metadata"], "deletionTimestamp": SINCE},
@@ -258,12 +260,12 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         (),
     ),
     "a claim that nobody uses": (
-        explain_claim.claim(facts(), claim("c")),
+        explain_claim.claim(cluster(), claim("c")),
         "Unused",
         (),
     ),
     "a claim whose pod waits": (
-        explain_claim.claim(facts(launcher(spec={"nodeSelector": {"zone": "east"}}), claims=[claim("c")]), claim("c")),
+        explain_claim.claim(cluster(launcher(spec={"nodeSelector": {"zone": "east"}}), claims=[claim("c")]), claim("c")),
         "Waiting devices",
         (Code.NODE_SELECTOR,),
     ),
@@ -294,7 +296,7 @@ def test_words() -> None:
 
 
 def test_an_answer_for_programs() -> None:
-    answer = explain_pod.pod(facts(claims=[claim("c")], pages=[page("a", ("a0", "train"))]), pod("c"))
+    answer = explain_pod.pod(cluster(claims=[claim("c")], pages=[page("a", ("a0", "train"))]), pod("c"))
     short, long = answer.to_object(), answer.to_object(long=True)
     assert (short["state"], short["waitsFor"]) == ("Waiting", "devices")
     [reason] = short["reasons"]
@@ -309,7 +311,7 @@ def test_an_answer_for_programs() -> None:
 
 
 def test_a_rejection_of_the_pod_itself_for_programs() -> None:
-    found = explain_pod.pod(facts(claims=[claim("cc")]), pod("c")).to_object()
+    found = explain_pod.pod(cluster(claims=[claim("cc")]), pod("c")).to_object()
     assert (found["waitsFor"], found["codes"]) == ("claim", ["ClaimMissing"])
     assert _without_message(found["rejections"]) == [{"code": "ClaimMissing", "detail": {"claim": "c", "entry": "entry-c"}}]
 
@@ -320,9 +322,9 @@ def _without_message(rejections: Sequence[Object]) -> list[Object]:
 
 
 UNREADABLE = explain_pod.pod(
-    replace(facts(claims=[claim("c")]), unread=("nodes",)),
+    replace(cluster(claims=[claim("c")]), unread=("nodes",)),
     {**pod("c"), "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no room"}]}})
-LONG = explain_pod.pod(facts(claims=[claim("c")], pages=[page("a", ("a0", "train"))]), pod("c"))
+LONG = explain_pod.pod(cluster(claims=[claim("c")], pages=[page("a", ("a0", "train"))]), pod("c"))
 
 
 def test_user_without_access_to_hosts_sees_the_schedulers_message() -> None:
@@ -344,7 +346,7 @@ def relief(name: str) -> Explanation:
     taken = page("a", *held.items())
     for device, which in marks.items():
         taken = Page(taken.with_records(which, [OutOfServiceRecord(DeviceId(DRIVER, "a", device), "", "admin", SINCE)]))  # type: ignore[arg-type]
-    known = replace(facts(claims=[claim("c", ask("nic", count=count))], pages=[taken]),
+    known = replace(cluster(claims=[claim("c", ask("nic", count=count))], pages=[taken]),
                     slices=[part("a", dev("a0", **VF), dev("a1", **VF))])
     return explain_pod.pod(known, pod("c"))
 
@@ -360,8 +362,8 @@ def test_what_would_help_is_tried_out(name: str) -> None:
 NEAR = {**claim("c"), "spec": {"devices": {"requests": [ask("nic", count=2)],
                                            "constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}}}
 NEVER = explain_pod.pod(
-    replace(facts(claims=[NEAR]), slices=[part("a", *(dev(f"a{n}", kind="VF", numa=n) for n in range(2)))]), pod("c"))
-CORDONED = replace(facts(claims=[claim("c")]), nodes=[node("a", cordoned=True)])
+    replace(cluster(claims=[NEAR]), slices=[part("a", *(dev(f"a{n}", kind="VF", numa=n) for n in range(2)))]), pod("c"))
+CORDONED = replace(cluster(claims=[claim("c")]), nodes=[node("a", cordoned=True)])
 UNCORDON = explain_pod.pod(CORDONED, pod("c"))
 
 

@@ -34,7 +34,7 @@ async def why(scene: Scene, name: str) -> Explanation:
     await scene.settle()
     found = await scene.find(kinds.VMI, name)
     assert found is not None
-    return vm.instance(await scene.facts(), found)
+    return vm.instance(await scene.cluster_objects(), found)
 
 
 def hosts(answer: Explanation) -> dict[str, HostRejection]:

@@ -13,7 +13,7 @@ import pytest
 from outfitter.api.kinds import Object
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.explain import pod as explain_pod
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
 from tests.scheduling.builders import CLASSES, DRIVER, SINCE, VF, ask, claim, counted, dev, node, page, part, pod, taking
 
@@ -35,16 +35,16 @@ class Picky:
         return f"{devices[0].name} is not for everybody"
 
 
-def facts(wanted: Object, slices: Sequence[Object] = (A,), **more: Any) -> Facts:
-    return replace(Facts([], [], [wanted], list(CLASSES.values()), slices, [HELD.object], [node("a")]), **more)
+def cluster(wanted: Object, slices: Sequence[Object] = (A,), **more: Any) -> ClusterObjects:
+    return replace(ClusterObjects([], [], [wanted], list(CLASSES.values()), slices, [HELD.object], [node("a")]), **more)
 
 
-CASES: dict[str, tuple[Facts, dict[str, Any]]] = {
-    "what a DeviceTaintRule keeps away": (facts(claim("c")), {"rules": [BURNT]}),
-    "what a feature gate switches off": (facts(TWO, CARD), {"features": Features.of({"DRAPartitionableDevices": False})}),
-    "what a plug-in forbids": (facts(claim("c")), {"plugins": SchedulerPlugins(filters=(Picky(),))}),
+CASES: dict[str, tuple[ClusterObjects, dict[str, Any]]] = {
+    "what a DeviceTaintRule keeps away": (cluster(claim("c")), {"rules": [BURNT]}),
+    "what a feature gate switches off": (cluster(TWO, CARD), {"features": Features.of({"DRAPartitionableDevices": False})}),
+    "what a plug-in forbids": (cluster(claim("c")), {"plugins": SchedulerPlugins(filters=(Picky(),))}),
     "what is tolerated no longer": (
-        facts(claim("c", ask("nic", tolerations=[BRIEF])), rules=[AGED]), {"now": datetime(2026, 1, 2, tzinfo=UTC)}),
+        cluster(claim("c", ask("nic", tolerations=[BRIEF])), rules=[AGED]), {"now": datetime(2026, 1, 2, tzinfo=UTC)}),
 }
 
 
@@ -55,7 +55,7 @@ def test_what_would_not_help_is_not_suggested(name: str) -> None:
     assert releases(replace(without, **more)) == []
 
 
-def releases(known: Facts) -> list[str]:
+def releases(known: ClusterObjects) -> list[str]:
     """The holders whose end is suggested for host a."""
     todo = explain_pod.pod(known, pod("c")).todo
     return [holder for holder in ("vmi/train",) for line in todo if {"a", holder} <= set(line.split())]
@@ -63,7 +63,7 @@ def releases(known: Facts) -> list[str]:
 
 def test_no_class_is_suggested_for_a_resource_while_the_gate_is_off() -> None:
     wanted = pod(containers=[{"name": "main", "resources": {"limits": {"example.com/gpu": "1"}}}])
-    on = facts(claim("c"))
+    on = cluster(claim("c"))
     assert any("extendedResourceName" in each for each in explain_pod.pod(on, wanted).todo)
     off = replace(on, features=Features.of({"DRAExtendedResource": False}))
     assert not any("extendedResourceName" in each for each in explain_pod.pod(off, wanted).todo)

@@ -31,7 +31,7 @@ KEEPS: dict[str, Any] = {
 
 
 async def why(scene: Scene, name: str) -> Explanation:
-    objects, found = await scene.facts(), await scene.find(kinds.VM, name)
+    objects, found = await scene.cluster_objects(), await scene.find(kinds.VM, name)
     if found is not None:
         return vm.vm(objects, found)
     instance = await scene.find(kinds.VMI, name)

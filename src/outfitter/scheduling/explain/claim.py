@@ -10,7 +10,7 @@ from outfitter.api.device import DRIVER
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import is_pool_page
 from outfitter.api.rejection_text import Wording, holder_name
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
     GOES,
@@ -20,16 +20,16 @@ from outfitter.scheduling.explain.object_state import (
 from outfitter.scheduling.explain.pod import pod
 
 
-def claim(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
+def claim(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Explanation:
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Explanation, f"claim/{meta['name']}", meta["namespace"])
-    held = tuple(booking_line(host, booking) for host, booking in facts.bookings(meta["uid"]))
+    held = tuple(booking_line(host, booking) for host, booking in cluster.bookings(meta["uid"]))
     if meta.get("deletionTimestamp"):
         users = [f"{one.get('resource', 'pods')[:-1]}/{one['name']}" for one in status.get("reservedFor") or ()]
         waits = f"{', '.join(users)} to end" if users else ", ".join(meta.get("finalizers") or ("the host to release it",))
-        left = {host for host, _ in facts.bookings(meta["uid"]) if not is_pool_page(host) and facts.absence(host)}
+        left = {host for host, _ in cluster.bookings(meta["uid"]) if not is_pool_page(host) and cluster.absence(host)}
         return say("Deleting", f"{GOES} since {meta['deletionTimestamp']}; it waits for {waits}", "end", lines=held,
-                   todo=tuple(todo for host in sorted(left) for todo in host_return_advice(facts, host)))
+                   todo=tuple(todo for host in sorted(left) for todo in host_return_advice(cluster, host)))
     if held:
         return say("Holding", f"holds {_count(held)}: nothing is wrong", lines=held)
     if status.get("allocation"):
@@ -38,13 +38,13 @@ def claim(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
                       for one in results)
         if any(one["driver"] == DRIVER for one in results):
             return say("Holding", "is allocated; the page of the host does not record it yet", lines=lines)
-        who = holder_name(facts.user(dict(obj)), Wording(meta["namespace"], claims=False))
+        who = holder_name(cluster.user(dict(obj)), Wording(meta["namespace"], claims=False))
         return say("Holding", f"holds {_count(lines)} for {who}: nothing is wrong", lines=lines)
-    pods = [each for each in facts.pods if each["metadata"]["namespace"] == meta["namespace"]
+    pods = [each for each in cluster.pods if each["metadata"]["namespace"] == meta["namespace"]
              and meta["name"] in [name for _, name in pod_claims.claim_names(each)]]
     if not pods:
         return say("Unused", "has no devices: no pod uses it, and devices are allocated when one does")
-    return pod(facts, pods[0]).said_of(f"claim/{meta['name']}", "has no devices:")
+    return pod(cluster, pods[0]).said_of(f"claim/{meta['name']}", "has no devices:")
 
 
 def _count(lines: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 
 
 @dataclass(frozen=True)
-class Facts:
+class ClusterObjects:
     """Objects as the store has them."""
 
     instances: Sequence[Object]

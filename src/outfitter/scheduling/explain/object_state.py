@@ -12,7 +12,7 @@ from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.page import Booking, is_pool_page
 from outfitter.inventory import cpulist
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 
 SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
@@ -21,28 +21,28 @@ NOT_SERVED = "NotServed"  # why a node is not ready that is not among the hosts 
 
 
 def being_deleted(
-    facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Explanation], *, goes: str = GOES
+    cluster: ClusterObjects, obj: Mapping[str, Any], host: str, say: Callable[..., Explanation], *, goes: str = GOES
 ) -> Explanation:
     """Of what is being deleted. A host without an agent is the reason, whatever finalizers there are; "" for no host."""
     meta = obj["metadata"]
-    absent = facts.absence(host) if host else ""
+    absent = cluster.absence(host) if host else ""
     waits = f"{host}, {absent}" if absent else ", ".join(meta.get("finalizers") or ("its host to release it",))
     return say("Deleting", f"{goes} since {meta['deletionTimestamp']}; it waits for {waits}", "end",
-               todo=host_return_advice(facts, host) if absent else ())
+               todo=host_return_advice(cluster, host) if absent else ())
 
 
-def host_of(facts: Facts, obj: Mapping[str, Any]) -> str:
+def host_of(cluster: ClusterObjects, obj: Mapping[str, Any]) -> str:
     """The host of a VMI or pod; "": none, or none any more."""
     status = obj.get("status") or {}
     if status.get("phase") in vm_api.FINAL:
         return ""
-    return str(status.get("nodeName") or next((pod["spec"]["nodeName"] for pod in pods_of(facts, obj)
+    return str(status.get("nodeName") or next((pod["spec"]["nodeName"] for pod in pods_of(cluster, obj)
                                                if pod["spec"].get("nodeName")), ""))
 
 
-def host_return_advice(facts: Facts, host: str) -> tuple[str, ...]:
+def host_return_advice(cluster: ClusterObjects, host: str) -> tuple[str, ...]:
     """What helps an object on a host without an agent."""
-    node, page = facts.node(host), any(page["metadata"]["name"] == host for page in facts.pages)
+    node, page = cluster.node(host), any(page["metadata"]["name"] == host for page in cluster.pages)
     if node is None:
         return (f"outfit delete page {host}, which releases the devices that are prepared there",) if page else ()
     if (conditions.find(node, "Ready") or {}).get("reason") != NOT_SERVED:
@@ -51,11 +51,11 @@ def host_return_advice(facts: Facts, host: str) -> tuple[str, ...]:
     return (f"start outfitter with {host} among its hosts; if it is gone for good: outfit delete node {host}{pages}",)
 
 
-def bookings_of_pod(facts: Facts, obj: Mapping[str, Any]) -> list[tuple[str, Booking]]:
+def bookings_of_pod(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[tuple[str, Booking]]:
     out = []
     for _, name in pod_claims.claim_names(obj):
-        found = facts.claim(obj["metadata"]["namespace"], name) if name else None
-        out += facts.bookings(found["metadata"]["uid"]) if found else []
+        found = cluster.claim(obj["metadata"]["namespace"], name) if name else None
+        out += cluster.bookings(found["metadata"]["uid"]) if found else []
     return out
 
 
@@ -84,7 +84,7 @@ def unreleased(pods: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
                  if conditions.is_true(pod, conditions.UNRELEASED))
 
 
-def pods_of(facts: Facts, obj: Mapping[str, Any]) -> list[Object]:
+def pods_of(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[Object]:
     """Those in which an instance is."""
     uid = obj["metadata"]["uid"]
-    return [pod for pod in facts.pods if (vm_api.owner(pod, kinds.VMI.kind) or {}).get("uid") == uid]
+    return [pod for pod in cluster.pods if (vm_api.owner(pod, kinds.VMI.kind) or {}).get("uid") == uid]

@@ -17,7 +17,7 @@ from outfitter.api.rejection_text import Wording, render, render_all
 from outfitter.scheduling import pod_group
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
 from outfitter.scheduling.explain import grouping, suggestions
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
     SCHEDULER,
@@ -33,37 +33,37 @@ from outfitter.scheduling.scheduler import NOT_MADE, Placement, Waiting
 from outfitter.scheduling.snapshot import Claims
 
 
-def pod(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
+def pod(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Explanation:
     meta, status, spec = obj["metadata"], obj.get("status") or {}, obj["spec"]
     say = functools.partial(Explanation, f"pod/{meta['name']}", meta["namespace"])
     phase = status.get("phase", "Pending")
     if meta.get("deletionTimestamp"):
-        return being_deleted(facts, obj, spec.get("nodeName") or "", say)
+        return being_deleted(cluster, obj, spec.get("nodeName") or "", say)
     if phase in vm.FINAL:
         more = f": {status['message']}" if status.get("message") else ""
         return say("Ended" if phase == "Succeeded" else "Failed", f"has {'ended' if phase == 'Succeeded' else 'failed'}{more}",
                    lines=unreleased([obj]))
     if spec.get("nodeName"):
-        return _bound(facts, obj, say)
+        return _bound(cluster, obj, say)
     if gates := [gate["name"] for gate in spec.get("schedulingGates") or ()]:
         return say("Waiting", f"waits until its scheduling gates are removed: {', '.join(gates)}", "gates",
                    todo=("the controller that set them removes them from spec.schedulingGates",))
-    return _unbound(facts, obj, say)
+    return _unbound(cluster, obj, say)
 
 
-def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
+def _bound(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
     status, node = obj.get("status") or {}, obj["spec"]["nodeName"]
-    phase, held = status.get("phase", "Pending"), bookings_of_pod(facts, obj)
+    phase, held = status.get("phase", "Pending"), bookings_of_pod(cluster, obj)
     lines = tuple(booking_line(host, booking) for host, booking in held)
-    if absent := facts.absence(node):
-        return say("Waiting", f"is on {node}, {absent}", "node", lines=lines, todo=host_return_advice(facts, node))
+    if absent := cluster.absence(node):
+        return say("Waiting", f"is on {node}, {absent}", "node", lines=lines, todo=host_return_advice(cluster, node))
     if phase == "Running" and not status.get("message"):
         return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
     if status.get("message"):
-        in_use = suggestions.claim_in_use(facts, obj)
+        in_use = suggestions.claim_in_use(cluster, obj)
         if in_use is None:
             return say("Waiting", f"is on {node} and {phase}: {status['message']}", "node", lines=lines)
-        named = suggestions.named_users(facts, obj["metadata"]["namespace"], in_use)
+        named = suggestions.named_users(cluster, obj["metadata"]["namespace"], in_use)
         return say("Waiting", f"is on {node} and {phase}: {render(named)}", "node", lines=lines,
                    todo=tuple(suggestions.waits_for_users([named])), rejections=(named,))
     booked = [booking.device.device for _, booking in held if booking.state == "booked"]
@@ -71,16 +71,16 @@ def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]
     return say("Waiting", f"is on {node} and {phase}: the node agent there {doing}", "node", lines=lines)
 
 
-def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
-    if (lacking := missing_claim(facts, obj, facts.claim, say)) is not None:
+def _unbound(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
+    if (lacking := missing_claim(cluster, obj, cluster.claim, say)) is not None:
         return lacking
     spoken = (conditions.find(obj, "PodScheduled") or {}).get("message") or ""
-    if facts.unread:
+    if cluster.unread:
         return say("Waiting", f"waits: {spoken or 'the scheduler has not reported about it yet'}", "scheduler", lines=(
-            f"you may not read {', '.join(facts.unread)}, without which the reason cannot be found; ask a user who may",))
-    if (unready := _unready(facts, obj, say)) is not None:
+            f"you may not read {', '.join(cluster.unread)}, without which the reason cannot be found; ask a user who may",))
+    if (unready := _unready(cluster, obj, say)) is not None:
         return unready
-    verdict = facts.choose(dict(obj))
+    verdict = cluster.choose(dict(obj))
     scheduler = obj["spec"].get("schedulerName") or SCHEDULER
     foreign = scheduler != SCHEDULER or not rejection_conditions.of(obj)  # ours reports codes, as this explanation
     theirs = (f"{scheduler} says: {spoken}",) if spoken and foreign else ()
@@ -96,17 +96,17 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
         if theirs:
             return say("Waiting", f"waits for {scheduler}; by what is published and held it {fits}", "scheduler", lines=theirs)
         return say("Fits", f"{fits} and is about to be given it", "scheduler")
-    answer = refused(facts, obj, facts.claim, verdict, say)
+    answer = refused(cluster, obj, cluster.claim, verdict, say)
     if scheduler == SCHEDULER:
         return replace(answer, lines=(*answer.lines, *theirs))
     return replace(answer, sentence=f"{answer.sentence} (and it waits for scheduler {scheduler}, which is not ours)",
                    waits_for="scheduler", lines=(*answer.lines, *theirs))
 
 
-def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation | None:
+def _unready(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation | None:
     """Explains a pod with devices that are not ready yet."""
-    held = bookings_of_pod(facts, obj)
-    mine = [facts.claim(obj["metadata"]["namespace"], name) for _, name in pod_claims.claim_names(obj) if name]
+    held = bookings_of_pod(cluster, obj)
+    mine = [cluster.claim(obj["metadata"]["namespace"], name) for _, name in pod_claims.claim_names(obj) if name]
     unready = binding_conditions.waits_for(
         [claim for claim in mine if claim is not None and (claim.get("status") or {}).get("allocation")]
     )
@@ -126,36 +126,36 @@ def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
     )
 
 
-def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiting, say: Callable[..., Explanation], *,
-            verb: str = "waits") -> Explanation:
+def refused(cluster: ClusterObjects, obj: Mapping[str, Any], claims: Claims, verdict: Waiting,
+            say: Callable[..., Explanation], *, verb: str = "waits") -> Explanation:
     """Explains a pod without a host that fits."""
     if verdict.hosts:
-        found = suggestions.ways(facts.snapshot_for(dict(obj), claims), obj, verdict)
-        todo = (*found, *suggestions.unmapped(facts, obj), *suggestions.unmade(facts, obj, claims, verdict),
-                *suggestions.withheld_functions(facts, obj, claims, verdict))
+        found = suggestions.ways(cluster.snapshot_for(dict(obj), claims), obj, verdict)
+        todo = (*found, *suggestions.unmapped(cluster, obj), *suggestions.unmade(cluster, obj, claims, verdict),
+                *suggestions.withheld_functions(cluster, obj, claims, verdict))
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {grouping.headline(verdict.hosts)}",
-                   "devices", lines=_assigned(facts, obj), todo=todo, waiting=verdict)
-    named = tuple(suggestions.named_users(facts, obj["metadata"]["namespace"], each) for each in verdict.rejections)
+                   "devices", lines=_assigned(cluster, obj), todo=todo, waiting=verdict)
+    named = tuple(suggestions.named_users(cluster, obj["metadata"]["namespace"], each) for each in verdict.rejections)
     lacking = next((rejection for rejection in named if rejection.code is RejectionCode.CLASS_MISSING), None)
     return say("Waiting", f"{verb}: {summary(replace(verdict, rejections=named))}", "claim" if lacking is None else "class",
-               todo=(*([] if lacking is None else [_missing_class(facts, lacking)]), *suggestions.waits_for_users(named)),
+               todo=(*([] if lacking is None else [_missing_class(cluster, lacking)]), *suggestions.waits_for_users(named)),
                rejections=named)
 
 
-def _assigned(facts: Facts, obj: Mapping[str, Any]) -> tuple[str, ...]:
+def _assigned(cluster: ClusterObjects, obj: Mapping[str, Any]) -> tuple[str, ...]:
     """Why pre-assigned devices cannot be allocated."""
-    devices = facts.snapshot.devices
+    devices = cluster.snapshot.devices
     found = list(assigned_devices.rejections(dict(obj), devices)) if any(extended_resources.presets(obj)) else []
     wording = Wording(obj["metadata"]["namespace"], claims=False)
     return (f"pre-assigned devices: {render_all(found, wording)}",) if found else ()
 
 
-def _missing_class(facts: Facts, rejection: Rejection) -> str:
+def _missing_class(cluster: ClusterObjects, rejection: Rejection) -> str:
     name = rejection["class"]
-    return f"apply a DeviceClass {name}, or change the request; {_near(name, facts.classes, 'class')}"
+    return f"apply a DeviceClass {name}, or change the request; {_near(name, cluster.classes, 'class')}"
 
 
-def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Callable[..., Explanation], *,
+def missing_claim(cluster: ClusterObjects, obj: Mapping[str, Any], claims: Claims, say: Callable[..., Explanation], *,
                   verb: str = "waits") -> Explanation | None:
     """Explains a pod whose claim does not exist."""
     namespace = obj["metadata"]["namespace"]
@@ -164,7 +164,7 @@ def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Cal
     if not name:
         return None
     if claim_name:
-        here = [claim for claim in facts.claims if claim["metadata"]["namespace"] == namespace]
+        here = [claim for claim in cluster.claims if claim["metadata"]["namespace"] == namespace]
         missing = Rejection.of(RejectionCode.CLAIM_MISSING, claim=claim_name, entry=name)
         return say("Waiting", f"{verb}: {render(missing)}", "claim", rejections=(missing,),
                    todo=(f"apply a ResourceClaim {claim_name} in namespace {namespace}; {_near(claim_name, here, 'claim')}",))
@@ -174,10 +174,10 @@ def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Cal
     if scheduled.get("reason") == NOT_MADE:
         return say("Waiting", f"{verb}: {scheduled.get('message')}", "claim")
     uncreated = (Rejection.of(RejectionCode.CLAIM_NOT_CREATED, entry=name, template=template),)
-    if facts.template(namespace, template) is not None:
+    if cluster.template(namespace, template) is not None:
         return say("Waiting", f"{verb}: claim {name} is about to be made from template {template}", "claim",
                    rejections=uncreated)
-    here = [each for each in facts.templates if each["metadata"]["namespace"] == namespace]
+    here = [each for each in cluster.templates if each["metadata"]["namespace"] == namespace]
     return say("Waiting", f"{verb}: claim {name} cannot be created: there is no ResourceClaimTemplate {template} in namespace "
                f"{namespace}", "template", todo=(f"apply it; {_near(template, here, 'template')}",), rejections=uncreated)
 

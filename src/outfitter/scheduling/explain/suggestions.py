@@ -17,7 +17,7 @@ from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import Wording, holder_name, render
 from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.scheduler import Placement, Waiting, place
 from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 
@@ -131,43 +131,43 @@ def _stopped(claim: Object | None) -> str:
 # -- what may have been forgotten
 
 
-def unmapped(facts: Facts, pod: Mapping[str, Any]) -> Iterator[str]:
+def unmapped(cluster: ClusterObjects, pod: Mapping[str, Any]) -> Iterator[str]:
     """Resources that a pod asks for, no host offers and no class stands for."""
-    if not facts.features.extended_resources:
+    if not cluster.features.extended_resources:
         return  # a class would not help
-    class_of = extended_resources.mapped(facts.classes)
-    offered = {name for node in facts.nodes for name in (node.get("status") or {}).get("allocatable") or {}}
+    class_of = extended_resources.mapped(cluster.classes)
+    offered = {name for node in cluster.nodes for name in (node.get("status") or {}).get("allocatable") or {}}
     for name in sorted(_asked(pod)):
         if name not in offered and class_of(name) is None and "/" in name:
             yield (f"apply a DeviceClass with spec.extendedResourceName: {name}: no host offers {name} itself, and no class "
                    "stands for it")
 
 
-def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
+def unmade(cluster: ClusterObjects, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
     """PFs whose VFs are not enabled, for a pod that asks for some and lacks nothing else there."""
     lacking = {host for host, refusal in waiting.hosts if refusal.seek is not None}
     found = [f"{one['address']} of {inventory['metadata']['name']} can have {one['totalVfs']}"
-             for inventory in facts.inventories if inventory["metadata"]["name"] in lacking
+             for inventory in cluster.inventories if inventory["metadata"]["name"] in lacking
              for one in (inventory.get("spec") or {}).get("withheld") or () if one.get("totalVfs") and not one.get("numVfs")]
-    if found and any(word in selector for selector in _selectors(facts, pod, claims) for word in VIRTUAL):
+    if found and any(word in selector for selector in _selectors(cluster, pod, claims) for word in VIRTUAL):
         yield f"switch virtual functions on (sriov in the configuration, or sriov_numvfs): {grouping.few(found)}, and has none"
 
 
-def withheld_functions(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
+def withheld_functions(cluster: ClusterObjects, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
     """PFs that are not offered and why, for a pod that asks for one and lacks nothing else there."""
     lacking = {host for host, refusal in waiting.hosts if refusal.seek is not None}
     reasons = [f"{inventory['metadata']['name']}: {one['reason']}"
-               for inventory in facts.inventories if inventory["metadata"]["name"] in lacking
+               for inventory in cluster.inventories if inventory["metadata"]["name"] in lacking
                for one in (inventory.get("spec") or {}).get("withheld") or () if one.get("kind") == "PF"]
-    if reasons and any(word in selector for selector in _selectors(facts, pod, claims) for word in PHYSICAL):
+    if reasons and any(word in selector for selector in _selectors(cluster, pod, claims) for word in PHYSICAL):
         yield f"offer a physical function: {grouping.few(reasons)}"
 
 
-def claim_in_use(facts: Facts, pod: Mapping[str, Any]) -> Rejection | None:
+def claim_in_use(cluster: ClusterObjects, pod: Mapping[str, Any]) -> Rejection | None:
     """A claim that the node does not prepare for a launcher pod, because another pod uses it."""
     if not vm_api.launches(pod):
         return None
-    for claim in _claims(pod, facts.claim):
+    for claim in _claims(pod, cluster.claim):
         reserved = (claim.get("status") or {}).get("reservedFor") or ()
         users = [user for user in reserved if user.get("resource", "pods") == "pods"]
         if users and users[0].get("uid") != pod["metadata"].get("uid"):
@@ -175,11 +175,11 @@ def claim_in_use(facts: Facts, pod: Mapping[str, Any]) -> Rejection | None:
     return None
 
 
-def named_users(facts: Facts, namespace: str, rejection: Rejection) -> Rejection:
+def named_users(cluster: ClusterObjects, namespace: str, rejection: Rejection) -> Rejection:
     """A rejection with VMs in the place of their launcher pods."""
     if rejection.code is not RejectionCode.CLAIM_IN_USE:
         return rejection
-    return rejection.with_detail(users=tuple(dict.fromkeys(facts.called(namespace, name) for name in rejection["pods"])))
+    return rejection.with_detail(users=tuple(dict.fromkeys(cluster.called(namespace, name) for name in rejection["pods"])))
 
 
 def waits_for_users(rejections: Sequence[Rejection]) -> Iterator[str]:
@@ -196,14 +196,14 @@ def _asked(pod: Mapping[str, Any]) -> set[str]:
     return {name for container in containers for name in extended_resources.asked(container)} - set(PLAIN)
 
 
-def _selectors(facts: Facts, pod: Mapping[str, Any], claims: Claims) -> Iterator[str]:
+def _selectors(cluster: ClusterObjects, pod: Mapping[str, Any], claims: Claims) -> Iterator[str]:
     """The expressions of all classes and requests that a pod asks by."""
-    class_of = extended_resources.mapped(facts.classes)
+    class_of = extended_resources.mapped(cluster.classes)
     classes = [class_of(name) for name in sorted(_asked(pod))]
     for claim in _claims(pod, claims):
         for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
             for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):
-                classes.append(facts.class_((each or {}).get("deviceClassName") or ""))
+                classes.append(cluster.class_((each or {}).get("deviceClassName") or ""))
                 yield from _expressions((each or {}).get("selectors"))
     for class_ in classes:
         yield from _expressions(((class_ or {}).get("spec") or {}).get("selectors"))

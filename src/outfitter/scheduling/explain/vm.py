@@ -14,7 +14,7 @@ from outfitter.api.rejection import Rejection, RejectionCode, out_of_service
 from outfitter.api.rejection_text import render
 from outfitter.inventory import cpulist
 from outfitter.scheduling.explain import grouping, vm_remedies
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
     GOES,
@@ -30,19 +30,19 @@ from outfitter.scheduling.explain.pod import pod
 # -- a VM
 
 
-def vm(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
+def vm(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Explanation:
     """A VirtualMachine: its instance says the rest, while there is one."""
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Explanation, f"vm/{meta['name']}", meta["namespace"])
-    mine = [one for one in facts.instances if (vm_api.owner(one, kinds.VM.kind) or {}).get("uid") == meta["uid"]]
+    mine = [one for one in cluster.instances if (vm_api.owner(one, kinds.VM.kind) or {}).get("uid") == meta["uid"]]
     if mine:
         goes = GOES if meta.get("deletionTimestamp") else "is stopping"  # else only its instance is deleted
-        return _with_template(obj, replace(instance(facts, mine[0], goes=goes), about=f"vm/{meta['name']}"))
+        return _with_template(obj, replace(instance(cluster, mine[0], goes=goes), about=f"vm/{meta['name']}"))
     if meta.get("deletionTimestamp"):
-        return being_deleted(facts, obj, "", say)
+        return being_deleted(cluster, obj, "", say)
     if conditions.find(obj, "Failure"):
         other = any((one["metadata"]["namespace"], one["metadata"]["name"]) == (meta["namespace"], meta["name"])
-                    for one in facts.instances)
+                    for one in cluster.instances)
         return say("Waiting", f"has no instance{condition_suffix(obj, 'Failure')}", "instance", todo=(
             f"outfit delete vmi {meta['name']}, which ends that instance; or give the VM another name",) if other else ())
     strategy = vm_api.run_strategy(obj)
@@ -53,7 +53,7 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     if shown == "Stopped":
         return say("Ended", f"is stopped, and its run strategy {strategy} leaves that to you: nothing is wrong",
                    todo=(f"outfit vm start {meta['name']}",))
-    return vm_remedies.of_own_claims(facts, meta["uid"], say(
+    return vm_remedies.of_own_claims(cluster, meta["uid"], say(
         "Waiting", f"has no instance (run strategy {strategy}, status {shown})", "instance"))
 
 
@@ -65,34 +65,34 @@ def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
                    todo=(*answer.todo, f"outfit vm restart {obj['metadata']['name']}"))
 
 
-def instance(facts: Facts, obj: Mapping[str, Any], *, goes: str = GOES) -> Explanation:
+def instance(cluster: ClusterObjects, obj: Mapping[str, Any], *, goes: str = GOES) -> Explanation:
     """A VMI, with the hosts on which its launch failed. `goes`: what it does while it is being deleted."""
-    answer, failed = _instance(facts, obj, goes=goes), failed_launches.of(obj)
-    answer = vm_remedies.of_vmi(facts, obj, answer)
+    answer, failed = _instance(cluster, obj, goes=goes), failed_launches.of(obj)
+    answer = vm_remedies.of_vmi(cluster, obj, answer)
     return replace(answer, lines=(*answer.lines, *map(str, failed))) if failed else answer
 
 
-def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation:
+def _instance(cluster: ClusterObjects, obj: Mapping[str, Any], *, goes: str) -> Explanation:
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Explanation, f"vmi/{meta['name']}", meta["namespace"])
-    phase, host = status.get("phase") or "Pending", host_of(facts, obj)
+    phase, host = status.get("phase") or "Pending", host_of(cluster, obj)
     if meta.get("deletionTimestamp"):
-        return being_deleted(facts, obj, host, say, goes=goes)
+        return being_deleted(cluster, obj, host, say, goes=goes)
     if phase == "Running":
-        if absent := facts.absence(host):
+        if absent := cluster.absence(host):
             return say(
-                "Waiting", f"is on {host}, {absent}", "node", lines=tuple(_devices(obj)), todo=host_return_advice(facts, host)
+                "Waiting", f"is on {host}, {absent}", "node", lines=tuple(_devices(obj)), todo=host_return_advice(cluster, host)
             )
-        return _running(facts, obj, say)
+        return _running(cluster, obj, say)
     if phase in vm_api.FINAL:
         ended = phase == "Succeeded"
         return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{condition_suffix(obj, 'Ready')}",
-                   lines=unreleased(pods_of(facts, obj)))
-    mine = pods_of(facts, obj)
+                   lines=unreleased(pods_of(cluster, obj)))
+    mine = pods_of(cluster, obj)
     if not mine:
         return say("Waiting", f"has no pod yet{condition_suffix(obj, 'Synchronized')}", "pod")
     newest = max(mine, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""))
-    answer = pod(facts, newest)
+    answer = pod(cluster, newest)
     if newest["spec"].get("nodeName") and (lacking := device_status.missing_devices(obj)):
         why = condition_suffix(obj, "DevicesReady")
         if answer.state == "Running" and why:  # the pod has all that it needs, the VMI has not
@@ -105,12 +105,12 @@ def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation
     return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")
 
 
-def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
+def _running(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
     meta, lacking = obj["metadata"], device_status.missing_devices(obj)
     more = (f"devices not known yet: {', '.join(lacking)}{condition_suffix(obj, 'DevicesReady')}",) if lacking else ()
-    skipped = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
-    faults = list(_faults(facts, obj))
-    lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more,
+    skipped = [wire.network for wire in _wires(cluster, obj) if wire.type == "none"]
+    faults = list(_faults(cluster, obj))
+    lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(cluster, obj)), *more,
              *(what for _, what, _ in faults))
     on, todo = obj["status"].get("nodeName"), tuple(todo for _, _, todo in faults)
     say = functools.partial(say, rejections=tuple(rejection for rejection, _, _ in faults))
@@ -124,11 +124,11 @@ def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
     return say("Running", f"runs on {on}{''.join(odd) or ('' if lacking else ': nothing is wrong')}", lines=lines, todo=todo)
 
 
-def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[Rejection, str, str]]:
+def _faults(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Iterator[tuple[Rejection, str, str]]:
     """The devices of a VMI that left the bus, are published no longer or are out of service: the reason, the same in words, and
     what to do."""
     host = str(obj["status"].get("nodeName") or "")
-    for lost in lost_devices.lost_devices(obj, functools.partial(facts.published_on, host)):
+    for lost in lost_devices.lost_devices(obj, functools.partial(cluster.published_on, host)):
         device = lost.rejection.device
         assert device is not None
         yield (lost.rejection, render(lost.rejection),
@@ -136,7 +136,7 @@ def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[Rejection, s
                if lost.rejection.code is RejectionCode.DEVICE_VANISHED else
                f"see that driver {device.driver} runs on {host} and publishes pool {device.pool}: outfit get resourceslices")
     for device in lost_devices.devices_of(obj):
-        if record := facts.quarantine(device):
+        if record := cluster.quarantine(device):
             yield (out_of_service("quarantined", record),
                    f"{device.device} is quarantined since {record.since}{f': {record.reason}' if record.reason else ''}",
                    f"outfit device restore {device.pool}/{device.device}, when it can be trusted again")
@@ -157,6 +157,6 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _wires(facts: Facts, obj: Mapping[str, Any]) -> list[network_info.Wire]:
+def _wires(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[network_info.Wire]:
     """What its network cards are plugged into, as its pod says."""
-    return [wire for pod in pods_of(facts, obj) for wire in network_info.wires_of_pod(pod).values()]
+    return [wire for pod in pods_of(cluster, obj) for wire in network_info.wires_of_pod(pod).values()]

@@ -15,7 +15,7 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import Wording, render, render_all
 from outfitter.errors import Invalid
-from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
@@ -23,23 +23,23 @@ from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
 STUCK = frozenset({"Waiting", "Failed", "Fits"})  # states of an explanation to which this applies
 
 
-def of_vmi(facts: Facts, obj: Mapping[str, Any], answer: Explanation) -> Explanation:
+def of_vmi(cluster: ClusterObjects, obj: Mapping[str, Any], answer: Explanation) -> Explanation:
     """The explanation of a VMI, with what helps it."""
     if answer.state not in STUCK:
         return answer
     vm = vm_api.owner(obj, kinds.VM.kind)
-    answer = of_own_claims(facts, vm["uid"] if vm is not None else "", answer)
+    answer = of_own_claims(cluster, vm["uid"] if vm is not None else "", answer)
     if RejectionCode.REQUEST_MISSING in (*answer.codes, *rejection_conditions.of(obj)):
         answer = replace(answer, todo=(*answer.todo, _renamed(obj, vm)))
-    if changed := _changed_aliases(facts, obj):
+    if changed := _changed_aliases(cluster, obj):
         answer = replace(answer, lines=(*answer.lines, _asks_as_before(changed)), todo=(*answer.todo, _recreated(obj, vm)))
     return answer
 
 
-def of_own_claims(facts: Facts, uid: str, answer: Explanation) -> Explanation:
+def of_own_claims(cluster: ClusterObjects, uid: str, answer: Explanation) -> Explanation:
     """The explanation of a VM with this uid, with the devices of its own claims that are gone. A VM keeps these claims, so it
     starts with nothing else until they are deleted."""
-    lost = [rejection for claim in _own_claims(facts, uid) for rejection in _lost_devices(facts, claim)]
+    lost = [rejection for claim in _own_claims(cluster, uid) for rejection in _lost_devices(cluster, claim)]
     if answer.state not in STUCK or not lost:
         return answer
     text = render_all(lost, Wording(answer.namespace))
@@ -53,20 +53,20 @@ def of_own_claims(facts: Facts, uid: str, answer: Explanation) -> Explanation:
         for name in claims)))
 
 
-def _own_claims(facts: Facts, uid: str) -> list[Object]:
+def _own_claims(cluster: ClusterObjects, uid: str) -> list[Object]:
     if not uid:
         return []
-    return [claim for claim in facts.claims if (vm_api.owner(claim, kinds.VM.kind) or {}).get("uid") == uid
+    return [claim for claim in cluster.claims if (vm_api.owner(claim, kinds.VM.kind) or {}).get("uid") == uid
             and not claim["metadata"].get("deletionTimestamp")]
 
 
-def _lost_devices(facts: Facts, claim: Object) -> Iterator[Rejection]:
+def _lost_devices(cluster: ClusterObjects, claim: Object) -> Iterator[Rejection]:
     """The devices of a claim that its VM cannot start with, now or ever."""
     for result in pod_claims.allocation_results(claim):
         device = DeviceId(result["driver"], result["pool"], result["device"])
-        if facts.vanished(device):
+        if cluster.vanished(device):
             why = f"is no longer on the bus of {device.pool}"
-        elif not facts.published(device) and not facts.unread:
+        elif not cluster.published(device) and not cluster.unread:
             why = f"is no longer published by {device.driver}"
         else:
             continue
@@ -84,17 +84,17 @@ def _renamed(obj: Mapping[str, Any], vm: Mapping[str, Any] | None) -> str:
 # -- aliases
 
 
-def _changed_aliases(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
+def _changed_aliases(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[str]:
     """The aliases of a VMI that waits for its devices, that are configured otherwise than when it was created."""
     record = vm_api.flavored(obj)
-    claim = facts.claim(obj["metadata"]["namespace"], record["claimName"]) if record.get("claimName") else None
-    if facts.aliases is None or claim is None or (claim.get("status") or {}).get("allocation"):
+    claim = cluster.claim(obj["metadata"]["namespace"], record["claimName"]) if record.get("claimName") else None
+    if cluster.aliases is None or claim is None or (claim.get("status") or {}).get("allocation"):
         return []
     try:
         ask = flavor_claim.read(claim)
     except Invalid:
         return []
-    return [] if ask is None else [request.alias for request in ask.requests if not _same(request, ask, facts.aliases)]
+    return [] if ask is None else [request.alias for request in ask.requests if not _same(request, ask, cluster.aliases)]
 
 
 def _same(request: AliasRequest, ask: FlavorRequest, aliases: flavor_claim.AliasSet) -> bool:
