@@ -29,6 +29,7 @@ class Wording:
     namespace: str = ""  # the reader's: a holder in it is named without its namespace
     claims: bool = True  # name the claim of a holder that has a better name
     many: bool = False  # the sentence is about several hosts
+    time: Callable[[str], str] = str  # how a stored time is shown: as it is, or as local time
     requests: bool = True  # name the request or alias that rejects a device; False: the line begins with it
 
 
@@ -353,7 +354,7 @@ def _held(rejection: Rejection, wording: Wording) -> str:
         return f"{word}allocated to {same} of the same VM"
     if rejection.holder is None:
         return f"{word or 'is '}held already"
-    since = f" since {rejection.since}" if rejection.since else ""
+    since = f" since {wording.time(rejection.since)}" if rejection.since else ""
     return f"{word}held by {holder_name(rejection.holder, wording)}{since}"
 
 
@@ -368,7 +369,8 @@ def _taken(rejection: Rejection, wording: Wording) -> str:
         return "; ".join(sentence(cause, wording) for cause in rejection.causes)
     if rejection.holder is None:
         return "held already"
-    return f"held by {holder_name(rejection.holder, wording)}{f' since {rejection.since}' if rejection.since else ''}"
+    since = f" since {wording.time(rejection.since)}" if rejection.since else ""
+    return f"held by {holder_name(rejection.holder, wording)}{since}"
 
 
 def _same_hardware(rejection: Rejection, wording: Wording) -> str:
@@ -380,7 +382,7 @@ def _out_of_service(state: str) -> Callable[[Rejection, Wording], str]:
     def text(rejection: Rejection, wording: Wording) -> str:
         word = f"{rejection['id']} is " if "id" in rejection.detail else ""
         reason = rejection.detail.get("reason")
-        return f"{word}{state} since {rejection.since}{f': {reason}' if reason else ''}"
+        return f"{word}{state} since {wording.time(rejection.since)}{f': {reason}' if reason else ''}"
 
     return text
 
@@ -436,12 +438,13 @@ def _numa_far(rejection: Rejection, wording: Wording) -> str:
 
 def _excluded(rejection: Rejection, wording: Wording) -> str:
     holder = holder_name(rejection.holder, wording) if rejection.holder is not None else "another holder"
-    return f"{rejection['other']}, with which it cannot be used together, is held by {holder} since {rejection.since}"
+    return (f"{rejection['other']}, with which it cannot be used together, is held by {holder} since "
+            f"{wording.time(rejection.since)}")
 
 
 def _cpu_held(rejection: Rejection, wording: Wording) -> str:
     holder = holder_name(rejection.holder, wording) if rejection.holder is not None else "another holder"
-    return f"CPU {rejection['cpu']} of {rejection['host']} is held by {holder} since {rejection.since}"
+    return f"CPU {rejection['cpu']} of {rejection['host']} is held by {holder} since {wording.time(rejection.since)}"
 
 
 def _condition(rejection: Rejection) -> str:

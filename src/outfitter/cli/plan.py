@@ -7,7 +7,7 @@ import contextlib
 import copy
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,7 +48,8 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     read = _read(files)
     if not any(kind in PLANNED for kind, _, _ in read):
         raise BadRequest(f"{', '.join(files)}: there is no VirtualMachine, VirtualMachineInstance or Pod to plan for")
-    there = await cluster_objects(client)
+    time = str if how == "json" else time_format.local_clock()
+    there = replace(await cluster_objects(client), time=time)
     warn_malformed(there.malformed)
     if there.unread:
         raise Forbidden(
@@ -74,11 +75,10 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     if how == "json":
         click.echo(json.dumps([one.to_object(long=long) for one in outcomes], indent=2))
     else:
-        now = time_format.now()
-        lines = [line for one in outcomes for line in one.text(long=long)]
+        lines = [line for one in outcomes for line in one.text(long=long, time=time)]
         if len(outcomes) > 1:
             lines.append(f"{len(outcomes)} planned: {len(outcomes) - len(waiting)} fit, {len(waiting)} would wait")
-        text.print_lines(time_format.with_local_times(line, now) for line in lines)
+        text.print_lines(lines)
     if waiting:
         raise SystemExit(1)
 
@@ -132,8 +132,8 @@ class _PlanOutcome:
     why: str = ""
     devices: tuple[Object, ...] = ()
 
-    def text(self, *, long: bool) -> list[str]:
-        out = self.answer.text(long=long, more="outfit plan --long")
+    def text(self, *, long: bool, time: Callable[[str], str]) -> list[str]:
+        out = self.answer.text(long=long, more="outfit plan --long", time=time)
         for one in self.devices:
             about = ", ".join(one[key] for key in ("address", "product") if one.get(key))
             asked = f"resource {one['resource']}" if "resource" in one else f"{one['claim']}/{one['request']}"

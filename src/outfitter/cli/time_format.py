@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_STORED = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
 def now() -> datetime:
@@ -25,9 +26,9 @@ def local_time(text: str, at: datetime) -> str:
     return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
 
 
-def with_local_times(text: str, at: datetime) -> str:
-    """A sentence with its stored times replaced by local times."""
-    return _STORED.sub(lambda match: local_time(match.group(), at), text)
+def local_clock() -> Callable[[str], str]:
+    """`local_time` as seen from now: how answers for people show stored times."""
+    return functools.partial(local_time, at=now())
 
 
 def elapsed(begin: str, end: str, at: datetime) -> str:

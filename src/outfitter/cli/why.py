@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import click
@@ -38,20 +39,19 @@ WORDS = {"claim": kinds.RESOURCE_CLAIM}
 
 async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> None:
     there: ClusterObjects | None = None
-    answers = []
+    answers, time = [], str if how == "json" else time_format.local_clock()
     for kind, name in _requested(words):
         actual_kind, obj = await _read_object(client, kind, name)
         if there is None:
-            there = await cluster_objects(client)
+            there = replace(await cluster_objects(client), time=time)
             warn_malformed(there.malformed)
         answers.append(EXPLAINED[actual_kind](there, obj))
     if how == "json":
         objects = [answer.to_object(long=long) for answer in answers]
         click.echo(json.dumps(objects[0] if len(objects) == 1 else objects, indent=2))
         return
-    now = time_format.now()
-    text.print_lines(time_format.with_local_times(line, now) for answer in answers
-                  for line in answer.text(long=long, more=f"outfit why {answer.about} --long"))
+    text.print_lines(line for answer in answers
+                     for line in answer.text(long=long, more=f"outfit why {answer.about} --long", time=time))
 
 
 def _requested(words: Sequence[str]) -> list[tuple[Kind | None, str]]:

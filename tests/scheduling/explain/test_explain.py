@@ -377,3 +377,18 @@ def test_cordoned_host_that_would_fit_is_suggested() -> None:
     assert ["kubectl uncordon a" in line for line in UNCORDON.todo] == [True]
     full = replace(CORDONED, pages=[page("a", ("a0", "train")).object])
     assert explain_pod.pod(full, pod("c")).todo == ()
+
+
+def test_times_are_rendered_from_values_and_sentences_are_not_edited() -> None:
+    def shown(stored: str) -> str:
+        return f"<{stored}>"
+
+    waits = replace(cluster(launcher(), claims=[claim("c")], pages=[page("a", ("a0", "train"))]), time=shown)
+    [line] = [each for each in vm.instance(waits, instance(phase="Scheduling")).text(time=shown) if "held by" in each]
+    assert f"since <{SINCE}>" in line
+    message = {"phase": "Pending", "message": f"a0 failed at {SINCE}"}
+    there = replace(cluster(launcher(spec={"nodeName": "a"}, status=message), claims=[claim("c")],
+                            pages=[page("a", ("a0", "c"))]), time=shown)
+    first, held, *_ = vm.instance(there, instance(phase="Scheduling")).text(time=shown)
+    assert first.endswith(f"a0 failed at {SINCE}"), "the node's own words"
+    assert f"since <{SINCE}>" in held

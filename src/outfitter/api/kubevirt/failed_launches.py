@@ -4,7 +4,7 @@ functions over wire objects; called by the node agent (reasons), the VMI control
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,7 +33,11 @@ class FailedLaunch:
     at: str  # RFC 3339
 
     def __str__(self) -> str:
-        return f"launch on {self.host} failed at {self.at}: {self.message}"
+        return self.text()
+
+    def text(self, time: Callable[[str], str] = str) -> str:
+        """`time`: how a stored time is shown."""
+        return f"launch on {self.host} failed at {time(self.at)}: {self.message}"
 
     def to_object(self) -> Object:
         return {"podUID": self.pod_uid, "nodeName": self.host, "reason": self.reason, "message": self.message, "time": self.at}

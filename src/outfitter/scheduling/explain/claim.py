@@ -23,12 +23,13 @@ from outfitter.scheduling.explain.pod import pod
 def claim(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Explanation:
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Explanation, f"claim/{meta['name']}", meta["namespace"])
-    held = tuple(booking_line(host, booking) for host, booking in cluster.bookings(meta["uid"]))
+    held = tuple(booking_line(host, booking, cluster.time) for host, booking in cluster.bookings(meta["uid"]))
     if meta.get("deletionTimestamp"):
         users = [f"{one.get('resource', 'pods')[:-1]}/{one['name']}" for one in status.get("reservedFor") or ()]
         waits = f"{', '.join(users)} to end" if users else ", ".join(meta.get("finalizers") or ("the host to release it",))
         left = {host for host, _ in cluster.bookings(meta["uid"]) if not is_pool_page(host) and cluster.absence(host)}
-        return say("Deleting", f"{GOES} since {meta['deletionTimestamp']}; it waits for {waits}", "end", lines=held,
+        since = cluster.time(meta["deletionTimestamp"])
+        return say("Deleting", f"{GOES} since {since}; it waits for {waits}", "end", lines=held,
                    todo=tuple(todo for host in sorted(left) for todo in host_return_advice(cluster, host)))
     if held:
         return say("Holding", f"holds {_count(held)}: nothing is wrong", lines=held)

@@ -4,7 +4,7 @@ that they make. Called by `outfit why` and `outfit plan`; pure."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -50,6 +50,7 @@ class ClusterObjects:
     inventories: Sequence[Object] = ()
     aliases: AliasSet | None = None  # that are configured now; None: not known
     now: datetime | None = None  # None: no host is skipped, and no toleration expires
+    time: Callable[[str], str] = str  # how an answer shows stored times: as they are, or as local time
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name))

@@ -3,7 +3,7 @@ request. Times in it are as stored; the CLI shows them in local time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from outfitter.api.kinds import Object
@@ -27,20 +27,17 @@ class Explanation:
     waiting: Waiting | None = field(default=None, repr=False)  # with the rejections of every host
     rejections: tuple[Rejection, ...] = ()  # of the object itself or its claims, where no host was asked
 
-    def text(self, *, long: bool = False, more: str = "") -> list[str]:
-        """For people. A holder in the namespace of the object is named without it. `more`: what to type for the long answer."""
+    def text(self, *, long: bool = False, more: str = "", time: Callable[[str], str] = str) -> list[str]:
+        """For people. A holder in the namespace of the object is named without it. `more`: what to type for the long answer.
+        `time`: how stored times are shown; that of the ClusterObjects, which the lines were made with."""
         hosts = self.waiting.hosts if self.waiting is not None else ()
-        shown = grouping.long(hosts, Wording(self.namespace)) if long else grouping.short(hosts, self.short_wording)
+        shown = grouping.long(hosts, Wording(self.namespace, time=time)) if long else grouping.short(
+            hosts, Wording(self.namespace, claims=False, time=time))  # names of claims are long and say less than the VM's
         out = [f"{self.about} {self.sentence}", *(f"  {line}" for line in (*shown, *self.lines)),
                *(f"  -> {line}" for line in self.todo)]
         if more and not long and any(rejected.seek is not None for _, rejected in hosts):
             out.append(f"  ({more} shows each host and device)")
         return out
-
-    @property
-    def short_wording(self) -> Wording:
-        """Without the names of claims, which are long and say less than the VM's."""
-        return Wording(self.namespace, claims=False)
 
     @property
     def codes(self) -> tuple[RejectionCode, ...]:

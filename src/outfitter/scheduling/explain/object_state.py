@@ -27,7 +27,7 @@ def being_deleted(
     meta = obj["metadata"]
     absent = cluster.absence(host) if host else ""
     waits = f"{host}, {absent}" if absent else ", ".join(meta.get("finalizers") or ("its host to release it",))
-    return say("Deleting", f"{goes} since {meta['deletionTimestamp']}; it waits for {waits}", "end",
+    return say("Deleting", f"{goes} since {cluster.time(meta['deletionTimestamp'])}; it waits for {waits}", "end",
                todo=host_return_advice(cluster, host) if absent else ())
 
 
@@ -59,16 +59,17 @@ def bookings_of_pod(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[tup
     return out
 
 
-def booking_line(host: str, booking: Booking) -> str:
+def booking_line(host: str, booking: Booking, time: Callable[[str], str]) -> str:
+    """`time`: how a stored time is shown."""
     if cells := booking.amount.get("guestCells"):
         named = {cell: f" ({cpulist.text(cpus)})" for cell, cpus in (booking.amount.get("cpus") or {}).items()}
         own = ", ".join(f"{count} CPUs of cell {cell}{named.get(cell, '')}"
                         for cell, count in (booking.amount.get("cells") or {}).items())
         where = f"NUMA cells {', '.join(map(str, cells))} of {host}"
-        return f"{where}{f', with {own} for itself' if own else ''}, since {booking.since}"
+        return f"{where}{f', with {own} for itself' if own else ''}, since {time(booking.since)}"
     where = f"of pool {booking.device.pool}" + (f", on {booking.node}," if booking.node else "") if is_pool_page(
         host) else f"on {host}"
-    return (f"{booking.device.device} {where} for request {booking.request}: {booking.state} since {booking.since}"
+    return (f"{booking.device.device} {where} for request {booking.request}: {booking.state} since {time(booking.since)}"
             + (f", by {booking.holder.purpose}" if booking.holder.purpose else ""))
 
 

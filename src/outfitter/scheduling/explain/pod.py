@@ -54,7 +54,7 @@ def pod(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Explanation:
 def _bound(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
     status, node = obj.get("status") or {}, obj["spec"]["nodeName"]
     phase, held = status.get("phase", "Pending"), bookings_of_pod(cluster, obj)
-    lines = tuple(booking_line(host, booking) for host, booking in held)
+    lines = tuple(booking_line(host, booking, cluster.time) for host, booking in held)
     if absent := cluster.absence(node):
         return say("Waiting", f"is on {node}, {absent}", "node", lines=lines, todo=host_return_advice(cluster, node))
     if phase == "Running" and not status.get("message"):
@@ -117,7 +117,7 @@ def _unready(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[...,
         "Waiting",
         f"waits until its devices on {nominated(obj)} are made ready: {render_all(unready)}",
         "devices",
-        lines=tuple(booking_line(host, booking) for host, booking in held),
+        lines=tuple(booking_line(host, booking, cluster.time) for host, booking in held),
         todo=(
             f"see whether {' or '.join(drivers)} makes them ready; what is not ready after {binding_conditions.TIMEOUT:.0f} s "
             "is given back",
@@ -146,7 +146,7 @@ def _assigned(cluster: ClusterObjects, obj: Mapping[str, Any]) -> tuple[str, ...
     """Why pre-assigned devices cannot be allocated."""
     devices = cluster.snapshot.devices
     found = list(assigned_devices.rejections(dict(obj), devices)) if any(extended_resources.presets(obj)) else []
-    wording = Wording(obj["metadata"]["namespace"], claims=False)
+    wording = Wording(obj["metadata"]["namespace"], claims=False, time=cluster.time)
     return (f"pre-assigned devices: {render_all(found, wording)}",) if found else ()
 
 

@@ -69,7 +69,7 @@ def instance(cluster: ClusterObjects, obj: Mapping[str, Any], *, goes: str = GOE
     """A VMI, with the hosts on which its launch failed. `goes`: what it does while it is being deleted."""
     answer, failed = _instance(cluster, obj, goes=goes), failed_launches.of(obj)
     answer = vm_remedies.of_vmi(cluster, obj, answer)
-    return replace(answer, lines=(*answer.lines, *map(str, failed))) if failed else answer
+    return replace(answer, lines=(*answer.lines, *(launch.text(cluster.time) for launch in failed))) if failed else answer
 
 
 def _instance(cluster: ClusterObjects, obj: Mapping[str, Any], *, goes: str) -> Explanation:
@@ -137,8 +137,9 @@ def _faults(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Iterator[tuple[R
                f"see that driver {device.driver} runs on {host} and publishes pool {device.pool}: outfit get resourceslices")
     for device in lost_devices.devices_of(obj):
         if record := cluster.quarantine(device):
+            reason = f": {record.reason}" if record.reason else ""
             yield (out_of_service("quarantined", record),
-                   f"{device.device} is quarantined since {record.since}{f': {record.reason}' if record.reason else ''}",
+                   f"{device.device} is quarantined since {cluster.time(record.since)}{reason}",
                    f"outfit device restore {device.pool}/{device.device}, when it can be trusted again")
 
 
