@@ -119,9 +119,10 @@ class Invalid(OutfitterError):
     code = "outfitter.invalid"
     status, kube_reason = 422, "Invalid"
 
-    def __init__(self, message: str, causes: Sequence[Cause] = ()) -> None:
+    def __init__(self, message: str, causes: Sequence[Cause] = (), *, title: str = "") -> None:
         super().__init__(message)
         self.causes = tuple(causes)
+        self.title = title  # what is invalid, without the causes; "": only the message says it
 
 
 class Unsatisfiable(Invalid):

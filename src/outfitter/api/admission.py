@@ -287,7 +287,8 @@ def raise_invalid(kind: Kind, obj: Object, causes: Sequence[Cause]) -> None:
     causes = [Cause(shortened(cause.field), shortened(cause.message), cause.reason) for cause in causes]
     listed = "; ".join(f"{cause.field}: {cause.message}" for cause in causes[:10])
     more = f"; and {len(causes) - 10} more" if len(causes) > 10 else ""
-    title = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
+    which = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
     meta = obj.get("metadata")
     name = meta.get("name", "") if isinstance(meta, dict) else ""
-    raise Invalid(f'{title} "{shortened(str(name))}" is invalid: {listed}{more}', causes)
+    title = f'{which} "{shortened(str(name))}" is invalid'
+    raise Invalid(f"{title}: {listed}{more}", causes, title=title)

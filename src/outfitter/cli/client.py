@@ -145,6 +145,8 @@ def located_errors(obj: Object, where: str) -> Iterator[None]:
             name = obj["metadata"].get("name") or obj["metadata"].get("generateName")
             about = "" if isinstance(error, Invalid) else f", {obj['kind']} {name}"  # that names the object itself
             error.message = f"{where}{about}: {error.message}"
+            if isinstance(error, Invalid) and error.title:
+                error.title = f"{where}: {error.title}"
             error.args = (error.message,)
         raise
 

@@ -47,9 +47,9 @@ def _run(command: click.Group, arguments: Sequence[str] | None) -> None:
 
 def _sentence(error: OutfitterError) -> str:
     """The error with all of its causes, one per line: the server's own message lists ten at most."""
-    causes = [f"{cause.field}: {cause.message}" for cause in error.causes] if isinstance(error, Invalid) else []
-    head, first_cause, _ = str(error).partition(causes[0]) if len(causes) > 1 else ("", "", "")
-    return "\n  ".join([head.rstrip(), *causes]) if first_cause else str(error)
+    if not isinstance(error, Invalid) or not error.title or len(error.causes) < 2:
+        return str(error)
+    return "\n  ".join([f"{error.title}:", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
 
 
 def commands(up: Up) -> click.Group:

@@ -28,8 +28,7 @@ from outfitter.ledger import placement_view
 from outfitter.store.clock import rfc3339
 
 HEAD = ("PROVIDER", "CLASS", "TOTAL", "RESERVED", "USED", "FREE", "TRAITS", "USED BY")
-OFF = ("No provider is reported: set report_in_placement to true in the file of outfit up --config; "
-       "see docs/configuration.md.")
+OFF = "set report_in_placement to true in the file of outfit up --config; see docs/configuration.md."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ async def providers(client: Client, *, node: str | None, how: str) -> None:
     if how == "json":
         click.echo(json.dumps([as_json(usage) for usage in usages], indent=2))
     elif not usages:
-        print_lines([f"No provider of {node} is reported{OFF.removeprefix('No provider is reported')}" if node else OFF])
+        print_lines([f"No provider{f' of {node}' if node else ''} is reported: {OFF}"])
     elif how == "tree":
         print_lines(
             tree_printer.for_terminal(
@@ -169,7 +168,7 @@ async def _find(client: Client, name: str) -> tuple[str, stored.Provider]:
             if provider.name == name:
                 return host, provider
     if not names:
-        raise NotFound(f"there is no provider {name!r}. {OFF}")
+        raise NotFound(f"there is no provider {name!r}. No provider is reported: {OFF}")
     raise NotFound(f"there is no provider {name!r}; there are {view.abbreviated(sorted(names, key=natural_order.natural))}")
 
 

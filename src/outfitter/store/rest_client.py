@@ -139,7 +139,9 @@ class RestClient:
                 )
                 for cause in details.get("causes") or ()
             ]
-            return errors.Invalid(message, causes)
+            which = ".".join(filter(None, (details.get("kind"), details.get("group"))))
+            title = f'{which} "{details["name"]}" is invalid' if which and details.get("name") else ""
+            return errors.Invalid(message, causes, title=title)
         if code == 409 and status.get("reason") == "AlreadyExists":
             return errors.AlreadyExists(message)
         if code == 403 and any(cause.get("reason") == "NamespaceTerminating" for cause in details.get("causes") or ()):
