@@ -103,7 +103,7 @@ def test_example_runs(up: Up) -> None:
     assert "-> oak could take it once vmi/green ends" in why or "-> oak could take it once vmi/red ends" in why
     each = up.ok("why", "vmi/yellow", "--long")
     assert "oak: alias near-gpu wants 1: 1 match, 0 free" in each
-    assert re.search(r"pci-0000-ca-00-0: held by vmi/\w+ \(claim \w+-flavor-\w+\)", each)
+    assert re.search(r"pci-0000-ca-00-0 for alias near-gpu: .*held by vmi/\w+ \(claim \w+-flavor-\w+\)", each)
     assert "is a CUSTOM_FAST_NIC, not a CUSTOM_GPU" in each
     up.ok("delete", "vmi", "green")
     until(lambda: up.phase("yellow") == "Running", "yellow runs")
