@@ -4,6 +4,7 @@ is booked where the address is known, and in any case when it is prepared."""
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from outfitter.controllers.vmi import VmiController
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
+from outfitter.scheduling.explain import vm as explain
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
@@ -86,6 +88,14 @@ async def refused(scene: Scene, name: str) -> str:
     return await scene.reach(check, f"{name} is refused at prepare")
 
 
+async def explained(scene: Scene, name: str) -> str:
+    """What `outfit why` prints about a VM, for people and for programs."""
+    vmi = await scene.find(kinds.VMI, name)
+    assert vmi is not None
+    answer = explain.instance(await scene.facts(), vmi)
+    return "\n".join([*answer.text(long=True, more=""), json.dumps(answer.to_object(long=True))])
+
+
 async def sources(scene: Scene) -> list[str]:
     """What all domains have."""
     return sorted(source for domain in await scene.domains() for source in domain.devices)
@@ -112,6 +122,7 @@ async def test_a_function_that_a_second_driver_publishes_is_given_once(attribute
         assert (str(why.device), why["other"], why["hardware"]) == (f"{OTHER}/others/nic", str(held.device), (VF,))
         assert why.holder == held.holder
         assert held.holder.purpose == "vmi/blue"
+        assert "HardwareHeld" in await explained(scene, "green")
         await scene.delete(kinds.VMI, "blue")
         await scene.running("green")
         await machine(scene, "red", scene.namespace)  # and the other way round
@@ -209,6 +220,7 @@ async def test_an_address_that_is_published_late_is_refused_at_prepare() -> None
 
         message = await refused(scene, "green")
         assert all(word in message for word in ("nic", VF, f"{scene.driver}/node-0/pci-0000-3b-00-0-vf0", "vmi/blue"))
+        assert f"the same hardware ({VF}) as {scene.driver}/node-0/pci-0000-3b-00-0-vf0" in await explained(scene, "green")
         assert await sources(scene) == [VF]
         await scene.delete(kinds.VMI, "blue")
         await scene.running("green")

@@ -22,7 +22,6 @@ PRODUCT_NAMES = ("productName", "product", "model")
 _Slice = TypeVar("_Slice", bound=Mapping[str, Any])
 _MEMBERS = re.compile(r"members([2-9]|[1-9][0-9]+)?")
 NO_HARDWARE = frozenset[str]()
-_PLACE_NAMES = (*ADDRESS_NAMES, "pcieAddress")  # all that can be meant as a PCI address
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])")
 
 
@@ -85,7 +84,7 @@ def hardware_of(device: Mapping[str, Any], driver: str) -> frozenset[str]:
     uuids = [_text(attributes[name]) for name in names if known[name] is MDEV_NAMES]
     if uuids:  # its address is then that of its parent
         return frozenset(hardware_key(text) for text in uuids if text)
-    texts = [_text(attributes[name]) for name in names if known[name] is _PLACE_NAMES]
+    texts = [_text(attributes[name]) for name in names if known[name] is ADDRESS_NAMES]
     return _functions(tuple(texts) if len(texts) == len(names) else (*texts, *members(device, driver)))
 
 
@@ -104,7 +103,7 @@ def hardware_key(text: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _spellings(driver: str) -> Mapping[str, tuple[str, ...]]:
     """Every name under which a driver may publish what hardware a device is -> the list that it is of."""
-    return {spelling: names for names in (MDEV_NAMES, _PLACE_NAMES, ("members",)) for name in names
+    return {spelling: names for names in (MDEV_NAMES, ADDRESS_NAMES, ("members",)) for name in names
             for spelling in (name, f"{driver}/{name}")}
 
 
