@@ -92,7 +92,7 @@ async def explained(scene: Scene, name: str) -> str:
     """What `outfit why` prints about a VM, for people and for programs."""
     vmi = await scene.find(kinds.VMI, name)
     assert vmi is not None
-    answer = explain.instance(await scene.facts(), vmi)
+    answer = explain.instance(await scene.cluster_objects(), vmi)
     return "\n".join([*answer.text(long=True, more=""), json.dumps(answer.to_object(long=True))])
 
 
