@@ -10,7 +10,7 @@ DRAWN = "_get_local_constants"
 
 
 def same() -> None:
-    """The same at every run and on every machine, however slow it is; `pytest --hypothesis-profile search` makes up others."""
+    """The same at every run and on every host, however slow it is; `pytest --hypothesis-profile search` makes up others."""
     any_speed = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
     hypothesis.settings.register_profile("same", any_speed, derandomize=True)
     hypothesis.settings.register_profile("search", any_speed)

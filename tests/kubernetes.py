@@ -35,7 +35,7 @@ from outfitter.store.rest_config import RestConfig
 
 NEEDED = ("etcd", "kube-apiserver", "kubectl")
 MISSING = "needs KUBEBUILDER_ASSETS, a folder with etcd, kube-apiserver and kubectl; scripts/kube-assets builds it"
-# Simulated nodes have no kubelet that would report, so nobody may conclude that they are gone.
+# Simulated nodes have no kubelet that would report, so it must not be concluded that they are gone.
 CONTROLLERS = "*,-node-lifecycle-controller,-node-ipam-controller,-taint-eviction-controller"
 QPS = 1000  # what the scheduler and the controllers may ask of the server per second
 SERVICES = "10.0.0.0/24"
@@ -44,7 +44,7 @@ START_TRIES = 3
 
 
 class PortTaken(RuntimeError):
-    """A part could not listen where we told it to."""
+    """A part could not listen where we asked it to."""
 
 
 def assets() -> Path | None:
@@ -111,7 +111,7 @@ class Cluster:
         return self._processes[name].pid
 
     def start(self) -> Self:
-        """On other ports when somebody took one of ours between the look and the use."""
+        """On other ports when another process took one of ours between the look and the use."""
         for tries_left in reversed(range(START_TRIES)):
             try:
                 self._start()
@@ -170,7 +170,7 @@ class Cluster:
                 self._wait(name, functools.partial(_healthy, its_port))
 
     def _certify(self) -> Path:
-        """Make every key, certificate and kubeconfig anew; the folder that holds them."""
+        """Make every key, certificate and kubeconfig again; the folder that holds them."""
         folder = self.folder / "pki"
         folder.mkdir(exist_ok=True)
         now = SystemClock().now()
@@ -235,7 +235,7 @@ class Cluster:
             "--requestheader-username-headers=X-Remote-User",
             "--requestheader-group-headers=X-Remote-Group",
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-            # Nobody makes service accounts without the controllers, nor takes a new node's taint away without a kubelet.
+            # Service accounts need the controllers; the taint of a new node is removed by a kubelet.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--allow-privileged=true",
             "--max-requests-inflight=2000",
@@ -299,7 +299,7 @@ class Cluster:
             )
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
-        """Until `ready` says so. An answer that fails is one that is not ready yet."""
+        """Until `ready` reports it. An answer that fails is one that is not ready yet."""
         log = self.folder / f"{name}.log"
         deadline = time.monotonic() + self._patience
         while True:
@@ -349,7 +349,7 @@ class Cluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on; all are held until all are found, so that they differ."""
+    """Ports of 127.0.0.1 that are free; all are held until all are found, so that they differ."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in held]
     for one in held:

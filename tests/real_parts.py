@@ -1,5 +1,5 @@
-"""Real parts that tests need. On a machine that is meant to have all of them (`--all-parts`, as .ci/run says) a test that
-skips for want of one fails instead: nothing is left out unseen."""
+"""Real parts that tests need. On a host that is meant to have all of them (`--all-parts`, as .ci/run says) a test that
+skips for want of one fails instead: nothing is skipped unseen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-# Reasons that stand on every machine: what is not built yet, and cases that may be left out.
+# Reasons that stand on every host: what is not built yet, and cases that may be skipped.
 ALLOWED = re.compile(r"is not built yet|quirk")
 
 

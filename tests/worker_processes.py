@@ -1,4 +1,4 @@
-"""Several OS processes that do the same at the same moment: each is told a line, and answers with one."""
+"""Several OS processes that do the same at the same moment: each receives a line, and answers with one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 300.0  # seconds until a process that says nothing has failed
+PATIENCE = 300.0  # seconds until a process that reports nothing has failed
 LONGEST = 1 << 20  # bytes of an answer
 
 
@@ -42,7 +42,7 @@ class Crew:
 
 @contextlib.asynccontextmanager
 async def crew(script: Path, arguments: Sequence[Sequence[str]]) -> AsyncIterator[Crew]:
-    """A process of the script for each list of arguments. They end when nobody tells them anything any more."""
+    """A process of the script for each list of arguments. They end when their input is closed."""
     started: list[Process] = []
     try:
         for each in arguments:

@@ -22,7 +22,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         [("data.b", "Invalid value: 2: must be text"), ("binaryData.c", "Invalid value: None: must be text")]),
     "a list where a map belongs": (
         kinds.SECRET, {"metadata": meta(), "data": ["a"]}, [("data", 'Invalid value: ["a"]: must be an object')]),
-    "a machine of nothing": (kinds.VMI, {"metadata": meta()}, [("spec.domain", "Required value")]),
+    "a VM of nothing": (kinds.VMI, {"metadata": meta()}, [("spec.domain", "Required value")]),
     "a claim entry without a name": (kinds.VMI, vmi(resourceClaims=[{"resourceClaimName": "c"}]), [
         ("spec.resourceClaims[0].name", "spec.resourceClaims[0].name is a required field")]),
     "claim entries of one name": (
@@ -64,7 +64,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         [("spec.volumes[0].name", "Required value"), ("spec.volumes[1]", "spec.volumes[1] must have exactly one source type"),
          ("spec.volumes[2].name", "spec.volumes[2] and spec.volumes[1] must not have the same Name."),
          ("spec.volumes[2]", "spec.volumes[2] must have exactly one source type set: it has emptyDisk, hostDisk")]),
-    "cloud-init that says nothing": (
+    "cloud-init that reports nothing": (
         kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"secretRef": {}, "userData": ""}}]),
         [("spec.volumes[0].cloudInitNoCloud", "spec.volumes[0].cloudInitNoCloud must have at least one userdatasource or")]),
     "cloud-init that says it twice": (
@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         kinds.VMI, vmi(resourceClaims=[{"name": "flavor", "resourceClaimName": "c"}], domain={
             "cpu": {"dedicatedCpuPlacement": True}}),
         [("spec.resourceClaims[0].name", 'Invalid value: "flavor": reserved for the claim of the flavor')]),
-    "wrong shapes of a machine": (
+    "wrong shapes of a VM": (
         kinds.VMI, vmi(resourceClaims={}, domain={
             "devices": {"gpus": [3], "hostDevices": [{"name": 4}]}, "cpu": {"cores": True}}),
         [("spec.resourceClaims", "Invalid value: {}: must be a list"),
@@ -189,7 +189,7 @@ async def store() -> Memory:
     return store
 
 
-REASONS = {  # of a machine that is wrong in all these ways: the field, and Kubernetes' word for what is wrong with it
+REASONS = {  # of a VM that is wrong in all these ways: the field, and Kubernetes' word for what is wrong with it
     "spec.resourceClaims[0].name": "FieldValueRequired",
     "spec.resourceClaims[1]": "FieldValueInvalid",
     "spec.resourceClaims[2].name": "FieldValueDuplicate",
@@ -286,7 +286,7 @@ FIXED: dict[str, tuple[Kind, Object, Object, str]] = {
     "a claim's spec": (kinds.RESOURCE_CLAIM, claim(ask()), {"spec": {"devices": {"requests": [ask(count=2)]}}}, "spec"),
     "a template's spec": (kinds.RESOURCE_CLAIM_TEMPLATE, {"metadata": meta(), "spec": {"spec": claim(ask())["spec"]}},
                           {"spec": {"metadata": {"labels": {"a": "b"}}}}, "spec"),
-    "a machine's claims": (kinds.VMI, with_devices(nic()), {"spec": {"resourceClaims": [
+    "a VM's claims": (kinds.VMI, with_devices(nic()), {"spec": {"resourceClaims": [
         {"name": "net", "resourceClaimName": "other"}]}}, "spec.resourceClaims"),
     "a pod's claims": (kinds.POD, pod(), {"spec": {"resourceClaims": [{"name": "a", "resourceClaimName": "c"}]}},
                        "spec.resourceClaims"),
@@ -353,7 +353,7 @@ GRACES: dict[str, tuple[Object, str, int | None, int]] = {
     "or as whoever deletes it says": (pod(nodeName="a"), "Running", 7, 7),
     "by force": (pod(nodeName="a"), "Running", 0, 0),
     "less than nothing is a second": (pod(nodeName="a"), "Running", -1, 1),
-    "one that is over goes at once": (pod(nodeName="a"), "Failed", None, 0),
+    "one that has ended goes at once": (pod(nodeName="a"), "Failed", None, 0),
     "null is the default": (pod(nodeName="a", terminationGracePeriodSeconds=None), "Running", None, 30),
 }
 

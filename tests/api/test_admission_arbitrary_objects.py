@@ -1,4 +1,4 @@
-"""Whatever is handed in, of whatever shape, does not make the door stumble; and what it lets in can be read."""
+"""Whatever is handed in, of whatever shape, does not make admission stumble; and what it lets in can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launcher is told of devices that its pod got by the name of a resource."""
+"""The launcher environment of devices that its pod got by the name of a resource."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], dict[str, str]]] = {
     "a mediated device": ([("a/half", "half")], {"MDEV_PCI_RESOURCE_A_HALF": "4b20d080"}),
     "two resources": ([("a/x", "gpu-0"), ("a/y", "half")],
                       {"PCI_RESOURCE_A_X": "0000:01:00.0", "MDEV_PCI_RESOURCE_A_Y": "4b20d080"}),
-    "one that tells nothing": ([("a/x", "dark")], {}),
+    "one that reports nothing": ([("a/x", "dark")], {}),
     "one that is not published": ([("a/x", "gone")], {}),
     "nothing": ([], {}),
 }

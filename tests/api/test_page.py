@@ -88,8 +88,8 @@ def test_what_is_written_is_admitted() -> None:
 
 
 UNREADABLE: dict[str, tuple[Object, str, str]] = {
-    "a mark that is text": ({"reserved": ["vf0"]}, "spec.reserved[0]", 'Invalid value: "vf0": must be an object'),
-    "a mark of no device": ({"unclean": [{"by": "admin"}]}, "spec.unclean[0].device", "Required value"),
+    "a record that is text": ({"reserved": ["vf0"]}, "spec.reserved[0]", 'Invalid value: "vf0": must be an object'),
+    "a record of no device": ({"unclean": [{"by": "admin"}]}, "spec.unclean[0].device", "Required value"),
     "a capacity that is a number": (
         {"bookings": [{**share(ONE, "a").to_object(), "amount": {"capacity": {"memory": 4}}}]},
         "spec.bookings[0].amount.capacity.memory", "Invalid value: 4: must be text; put it in quotes"),
@@ -121,9 +121,9 @@ CHANGES = {
         TWO, "z", shareID="s", counters={"gpu": {"slices": "1"}})], LIMITS),
     "turned": lambda read: read.turning(read.bookings[0].key, booking(TWO, "b")),
     "added": lambda read: read.adding(booking(ONE, "b")),
-    "a mark more": lambda read: read.with_records("unclean", [mark(TWO)]),
-    "a mark that says something else": lambda read: read.with_records("reserved", [mark(ONE, "other")]),
-    "a mark less": lambda read: read.without_records("quarantined", {ONE}),
+    "an out-of-service record more": lambda read: read.with_records("unclean", [mark(TWO)]),
+    "an out-of-service record that says something else": lambda read: read.with_records("reserved", [mark(ONE, "other")]),
+    "an out-of-service record less": lambda read: read.without_records("quarantined", {ONE}),
 }
 
 
@@ -214,7 +214,7 @@ REFUSED: dict[str, tuple[Sequence[Booking], Sequence[Booking], type[OutfitterErr
         "slices of counter set gpu of node-a: 2 wanted and 1 of 4 left; the rest is held by ResourceClaim a"),
     "a counter that was not published": ([], [counting(ONE, "a", rings="1")], Unsatisfiable,
                                          "rings of counter set gpu of node-a is not published"),
-    "a CPU that somebody has": ([owning("a", 4, 5)], [owning("b", 5, 6)], AlreadyHeld,
+    "a CPU in use": ([owning("a", 4, 5)], [owning("b", 5, 6)], AlreadyHeld,
                                 "CPU 5 of node-a is held by ResourceClaim a in here since"),
     "a CPU that is on another cell now": (
         [owning("a", 4)], [booking(ONE, "b", resources={}, cpus={"1": [4]})], AlreadyHeld, "CPU 4 of node-a is held by"),
@@ -402,7 +402,7 @@ ATTRIBUTES = {
     "of another type": ({"pciBusID": {"int": 3}}, None),
     "empty": ({"pciBusID": {"string": ""}}, None),
     "not an attribute at all": ({"pciBusID": "b"}, None),
-    "under somebody else's domain": ({"other.example.com/pciBusID": {"string": "b"}}, None),
+    "under another owner's domain": ({"other.example.com/pciBusID": {"string": "b"}}, None),
     "a PCIe root is no address": ({"resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"}}, None),
 }
 
@@ -429,7 +429,7 @@ def test_only_the_newest_complete_pools_count() -> None:
     ({"whole": True, "counters": {"pf": {"f": "1"}}}, {"whole": True}, False),
     ({"whole": True, "counters": {"other": {"f": "1"}}}, {"whole": True}, True),
     ({"whole": True}, {"whole": True}, True),
-], ids=["a part, and the card that no longer says so", "of another card", "nothing in common"])
+], ids=["a part, and the card that no longer reports it", "of another card", "nothing in common"])
 def test_pf_and_vf_exclude_each_other_even_without_the_parent_attribute(
     first: dict[str, Any], second: dict[str, Any], together: bool
 ) -> None:

@@ -25,7 +25,7 @@ MERGE: dict[str, tuple[Any, Any, Any]] = {
     "a word becomes a list": ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
     "objects merge": ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": None}}, {"a": {"b": 3}}),
     "a word becomes an object": ({"a": "b"}, {"a": {"c": 1}}, {"a": {"c": 1}}),
-    "nulls inside something new are left out": ({}, {"a": {"b": {"c": None, "d": 1}}}, {"a": {"b": {"d": 1}}}),
+    "nulls inside something new are skipped": ({}, {"a": {"b": {"c": None, "d": 1}}}, {"a": {"b": {"d": 1}}}),
     "nulls inside a list stay": ({}, {"a": [None, {"b": None}]}, {"a": [None, {"b": None}]}),
     "an empty object changes nothing": ({"a": {"b": 1}}, {"a": {}}, {"a": {"b": 1}}),
     "an empty object where nothing was": ({}, {"a": {}}, {"a": {}}),
@@ -189,7 +189,7 @@ STRATEGIC: dict[str, tuple[Object, Object, Object]] = {
         pod({"name": "a", "$setElementOrder/env": [{"name": "X"}, {"name": "Z"}],
              "env": [{"name": "Z", "value": "1"}, {"name": "Y", "$patch": "delete"}]}),
         pod(A | {"env": [{"name": "X", "value": "1"}, {"name": "Z", "value": "1"}]})),
-    "ports are told apart by their number": (
+    "ports are distinguished by their number": (
         pod(A | {"ports": [{"containerPort": 80}]}), pod({"name": "a", "ports": [{"containerPort": 80, "name": "web"}]}),
         pod(A | {"ports": [{"containerPort": 80, "name": "web"}]})),
     "a template's containers": (

@@ -63,11 +63,11 @@ async def test_openapi_announces_field_validation(client: Client) -> None:
 
 
 EXPLAINED = {  # where the document of a kind is, its schema, and a way into it -> what stands at its end
-    "a device of a machine": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance",
+    "a device of a VM": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance",
                               "spec domain devices gpus [] claim request", {"type": "string"}),
     "a list of a template": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachine",
                              "spec template spec networks [] multus default", {"type": "boolean"}),
-    "a name whose type nobody knows": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance", "spec utilityVolumes",
+    "a name whose unknown type": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance", "spec utilityVolumes",
                                        {"x-kubernetes-preserve-unknown-fields": True}),
     "a flavor": ("apis/outfitter.dev/v1alpha1", "dev.outfitter.v1alpha1.Flavor", "spec vcpus", {"type": "integer"}),
     "a claim": ("apis/resource.k8s.io/v1", "io.k8s.resource.v1.ResourceClaim",

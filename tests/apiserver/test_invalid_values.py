@@ -1,4 +1,4 @@
-"""Wrong values in fields that somebody reads later: refused at the door with the field, and nothing is written. What got past
+"""Wrong values in fields that controllers read: refused at admission with the field, and nothing is written. What got past
 it would be a fault of a controller, which the user could not see."""
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ VALUES: dict[str, tuple[Kind, tuple[Any, ...], Any, str, str]] = {
                               "zero or more"),
     "an architecture that is none": (kinds.VMI, (S, "architecture"), "mips", "spec.architecture",
                                      '"amd64", "arm64", "s390x"'),
-    "a machine that is none": (kinds.VMI, (S, "domain", "machine"), {"type": "zx81"}, "spec.domain.machine.type", "q35*"),
+    "an unknown machine type": (kinds.VMI, (S, "domain", "machine"), {"type": "zx81"}, "spec.domain.machine.type", "q35*"),
     "pages that there are none of": (kinds.VMI, (S, "domain", "memory", "hugepages", "pageSize"), "3Mi",
                                      "spec.domain.memory.hugepages.pageSize", '"64Ki", "1Mi", "2Mi", "32Mi"'),
     "part of a page": (kinds.VMI, (S, "domain", "memory", "guest"), "1025Mi", "spec.domain.memory.guest",
@@ -215,9 +215,9 @@ VALUES: dict[str, tuple[Kind, tuple[Any, ...], Any, str, str]] = {
                                     "spec.devices.constraints[0].requests[0]", "a, b, b/big, b/small"),
     "a constraint by nothing": (kinds.RESOURCE_CLAIM, (S, "devices", "constraints", 0), {}, "spec.devices.constraints[0]",
                                 "distinctAttribute"),
-    "an attribute of nobody": (kinds.RESOURCE_CLAIM, (S, "devices", "constraints", 0, "matchAttribute"), "numaNode",
+    "an attribute of no owner": (kinds.RESOURCE_CLAIM, (S, "devices", "constraints", 0, "matchAttribute"), "numaNode",
                                "spec.devices.constraints[0].matchAttribute", "resource.kubernetes.io/numaNode"),
-    "a configuration of nobody": (kinds.RESOURCE_CLAIM, (S, "devices", "config", 0, "opaque", "driver"), "",
+    "a configuration of no owner": (kinds.RESOURCE_CLAIM, (S, "devices", "config", 0, "opaque", "driver"), "",
                                   "spec.devices.config[0].opaque.driver", "driver"),
     "two alternatives of one name": (
         kinds.RESOURCE_CLAIM_TEMPLATE, (S, S, "devices", "requests", 1, F, 1, "name"), "big",

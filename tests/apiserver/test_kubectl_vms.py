@@ -1,4 +1,4 @@
-"""Machines, as a person with a kubectl meets the door."""
+"""VMs, as a person with a kubectl meets admission."""
 
 from __future__ import annotations
 

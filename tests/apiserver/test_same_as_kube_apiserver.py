@@ -176,7 +176,7 @@ SCENARIOS: dict[str, list[Ask]] = {
           for text in ("tier=x", "tier!=x", "tier", "!tier", "tier in (x,y)", "tier notin (x)", "tier==x,tier=y")),
         Ask("GET", MAPS, query={"fieldSelector": "metadata.name=b"}),
         Ask("GET", MAPS, query={"fieldSelector": "metadata.name!=b"})],
-    "fields nobody knows": [
+    "unknown fields": [
         Ask("POST", MAPS, {**config("a"), "dat": {}}, query={"fieldValidation": "Strict"}, look=lambda body: body["message"]),
         Ask("POST", MAPS, {**config("a"), "dat": {}}, query={"fieldValidation": "Foo"}),
         Ask("POST", CLAIMS, claim("c", cuont=1), query={"fieldValidation": "Strict"}, look=lambda body: body["message"]),

@@ -1,5 +1,5 @@
-"""What virtctl asks of machines and their instances: start, stop, restart, pause, unpause, reset, soft reboot; where it finds
-that it may, and what it is told when it may not."""
+"""What virtctl asks of VMs and their instances: start, stop, restart, pause, unpause, reset, soft reboot; where it finds
+that it may, and the message when it may not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def store(ruled: Memory) -> Memory:
 
 class Case(NamedTuple):
     action: str
-    how: Object  # what the machine says of itself
+    how: Object  # what the VM says of itself
     phase: str | None  # of its instance; None: there is none
     spec: Object | None = None
     noted: list[str] | None = None
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "a halted machine is meant to run": Case("start", {"runStrategy": "Halted"}, None, {"runStrategy": "Always"}),
+    "a halted VM is meant to run": Case("start", {"runStrategy": "Halted"}, None, {"runStrategy": "Always"}),
     "in the older word": Case("start", {"running": False}, None, {"running": True}),
     "one that does not say": Case("start", {}, None, {"runStrategy": "Always"}),
     "one of people is started by a note": Case("start", {"runStrategy": "Manual"}, None, noted=["Start"]),
@@ -65,7 +65,7 @@ CASES = {
         "start", {"runStrategy": "Manual"}, None, noted=["Start paused"], body={"paused": True}),
     "a halted one is not restarted": Case(
         "restart", {"runStrategy": "Halted"}, "Running", refused="Halted does not support manual restart requests"),
-    "a halted one that is off is told so before that it is off": Case(
+    "a halted one that is off is reported as off": Case(
         "restart", {"runStrategy": "Halted"}, None, refused="Halted does not support manual restart requests"),
     "one that ran once is not started": Case(
         "start", {"runStrategy": "Once"}, "Succeeded", refused="Once does not support manual start requests"),
@@ -125,7 +125,7 @@ async def test_one_action_request_at_a_time(client: Client, store: Memory) -> No
 
 
 async def test_a_stop_that_is_done_is_in_nobodys_way(client: Client, store: Memory) -> None:
-    """The machine's controller crosses it out a moment after the instance is gone."""
+    """The VM's controller crosses it out a moment after the instance is gone."""
     await machine(store, {"runStrategy": "Manual"}, None)
     done = {"status": {"stateChangeRequests": [{"action": "Stop", "uid": "gone"}]}}
     await store.patch(kinds.VM, "blue", done, "default", subresource="status")

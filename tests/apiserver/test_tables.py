@@ -45,7 +45,7 @@ CASES = {
         "status": {"phase": "Running", "podIP": "10.0.0.7", "containerStatuses": [
             {"ready": True, "restartCount": 2}, {"ready": False, "restartCount": 1}]}},
         {"Ready": "1/2", "Status": "Running", "Restarts": 3, "Age": "5m"}, {"IP": "10.0.0.7", "Node": "n1"}),
-    "a pod nobody took": Case(kinds.POD, {"spec": {"containers": [{"name": "a"}]}},
+    "an unscheduled pod": Case(kinds.POD, {"spec": {"containers": [{"name": "a"}]}},
                               {"Ready": "0/1", "Status": "Pending", "Restarts": 0}, {"IP": "<none>", "Node": "<none>"}),
     "a pod whose container waits": Case(kinds.POD, {"status": {"phase": "Pending", "containerStatuses": [
         {"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}}, {"Status": "ImagePullBackOff"}),
@@ -57,7 +57,7 @@ CASES = {
                    "nodeInfo": {"kubeletVersion": "v1"}}},
         {"Status": "Ready,SchedulingDisabled", "Roles": "compute", "Version": "v1"},
         {"Internal-IP": "10.1.1.1", "External-IP": "<none>"}),
-    "a node that says nothing": Case(kinds.NODE, {}, {"Status": "Unknown", "Roles": "<none>"}),
+    "a node that reports nothing": Case(kinds.NODE, {}, {"Status": "Unknown", "Roles": "<none>"}),
     "a namespace": Case(kinds.NAMESPACE, {"status": {"phase": "Active"}}, {"Status": "Active", "Age": "5m"}),
     "an event": Case(kinds.EVENT, {
         "involvedObject": {"kind": "Pod", "name": "p"}, "type": "Warning", "reason": "Failed", "message": "no",
@@ -70,20 +70,20 @@ CASES = {
                            {"State": "allocated,reserved"}),
     "a slice": Case(kinds.RESOURCE_SLICE, {"spec": {"nodeName": "n1", "driver": "pci.outfitter.dev", "pool": {"name": "p"}}},
                     {"Node": "n1", "Driver": "pci.outfitter.dev", "Pool": "p"}),
-    "a machine that runs": Case(kinds.VMI, {"status": {
+    "a VM that runs": Case(kinds.VMI, {"status": {
         "phase": "Running", "nodeName": "n1", "interfaces": [{}, {"ipAddress": "10.0.0.9"}],
         "conditions": [condition("Ready", "True"), condition("LiveMigratable", "False")],
         "deviceStatus": {"gpuStatuses": [{}], "hostDeviceStatuses": [{}, {}]}}},
         {"Age": "5m", "Phase": "Running", "IP": "10.0.0.9", "NodeName": "n1", "Ready": "True", "Devices": 3, "Waiting": ""},
         {"Live-Migratable": "False", "Paused": ""}),
-    "a machine that waits": Case(kinds.VMI, {"status": {"conditions": [
+    "a VM that waits": Case(kinds.VMI, {"status": {"conditions": [
         condition("Ready", "False", "not running"),
         {**condition("Synchronized", "False", "Error creating pod: too many"), "reason": "FailedCreate"}]}},
         {"Devices": 0, "Waiting": "FailedCreate: it could not be created"}),
-    "a machine that has one device of two": Case(kinds.VMI, {"status": {"deviceStatus": {"gpuStatuses": [
+    "a VM that has one device of two": Case(kinds.VMI, {"status": {"deviceStatus": {"gpuStatuses": [
         {"name": "a", "deviceResourceClaimStatus": {"name": "gpu-0", "resourceClaimName": "c"}},
         {"name": "b", "deviceResourceClaimStatus": {"resourceClaimName": "d"}}]}}}, {"Devices": 1}),
-    "a machine that has ended gave back what its status tells of": Case(kinds.VMI, {"status": {
+    "a VM that has ended released what its status reports": Case(kinds.VMI, {"status": {
         "phase": "Failed", "deviceStatus": {"gpuStatuses": [{}]}}}, {"Phase": "Failed", "Devices": 0}),
     "a page": Case(kinds.LEDGER_PAGE, {"spec": {"bookings": [{"state": "booked"}, {"state": "prepared"}, {"state": "booked"}]}},
                    {"Booked": 2, "Prepared": 1, "Age": "5m"}),

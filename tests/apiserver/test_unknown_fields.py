@@ -33,7 +33,7 @@ CASES = {
         {"opaque": {"driver": "x", "parameters": {"any": {"thing": 1}}}}]}}, []),
     "a pod's spec is not looked into": Case(kinds.POD, {"spec": {"x": 1}, "status": {"y": 2}, "z": 3}, ["z"]),
     "a custom kind keeps all below": Case(kinds.NETWORK_ATTACHMENT, {"spec": {"x": 1}}, []),
-    "where machines meet devices": Case(kinds.VMI, {"status": {"y": 2}, "spec": {
+    "where VMs meet devices": Case(kinds.VMI, {"status": {"y": 2}, "spec": {
         "recourceClaims": [], "resourceClaims": [{"name": "a", "source": {}}, {"nmae": "b"}], "flavor": {"name": "x"},
         "domain": {"gpus": [], "cpu": {"core": 2}, "devices": {
             "hostDevice": [], "gpus": [{"name": "a", "deviceRequestName": "r", "claim": {"name": "c", "requset": "r"}}],
@@ -43,7 +43,7 @@ CASES = {
         ["spec.recourceClaims", "spec.resourceClaims[1].nmae", "spec.domain.cpu.core", "spec.domain.devices.hostDevice",
          "spec.domain.devices.gpus[0].claim.requset", "spec.domain.devices.interfaces[0].mac", "spec.networks[0].multus.name",
          "spec.volumes[1].cloudInitNoCloud.userdata"]),
-    "in a machine's template": Case(kinds.VM, {"spec": {
+    "in a VM's template": Case(kinds.VM, {"spec": {
         "runstrategy": "Always", "template": {"spec": {"domain": {"device": {}}}},
         "resourceClaimTemplates": [{"metadata": {}}]}},
         ["spec.runstrategy", "spec.template.spec.domain.device", "spec.resourceClaimTemplates[0].metadata"]),
@@ -112,7 +112,7 @@ async def test_a_patch_is_checked_for_what_it_adds(client: Client) -> None:
 
 
 async def test_typo_in_a_vmi_is_named(client: Client) -> None:
-    """It would run without its device, and nobody would know why."""
+    """It would run without its device, and it would be unknown why."""
     odd = {**instance("vm"), "spec": {"domain": {"devices": {"hostDevice": [{"name": "h"}]}}}}
     reply = await client.post(INSTANCES, odd, fieldValidation="Strict")
     assert (reply.status, 'unknown field "spec.domain.devices.hostDevice"' in reply.json["message"]) == (400, True)

@@ -249,7 +249,7 @@ ACCEPTS = {
     "nothing": ("", 200, "application/json"),
     "anything": ("*/*", 200, "application/json"),
     "protobuf or JSON": ("application/vnd.kubernetes.protobuf,application/json", 200, "application/json"),
-    "a table nobody knows, or JSON": ("application/json;as=Chair;v=v1;g=meta.k8s.io,application/json", 200, "application/json"),
+    "an unknown table, or JSON": ("application/json;as=Chair;v=v1;g=meta.k8s.io,application/json", 200, "application/json"),
     "protobuf alone": ("application/vnd.kubernetes.protobuf", 406, "application/json"),
     "text": ("text/html", 406, "application/json"),
     "yaml": ("application/yaml", 200, "application/yaml"),

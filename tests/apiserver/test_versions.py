@@ -35,10 +35,10 @@ CASES: dict[str, tuple[Kind, str, Object, Object]] = {
     "a device without anything": (kinds.RESOURCE_SLICE, "v1beta1", {"devices": [{"name": "d", "basic": {}}]},
                                   {"devices": [{"name": "d"}]}),
     "a class": (kinds.DEVICE_CLASS, "v1alpha3", {"selectors": []}, {"selectors": []}),
-    "a machine": (kinds.VMI, "v1alpha3", {"domain": {}}, {"domain": {}}),
+    "a VM": (kinds.VMI, "v1alpha3", {"domain": {}}, {"domain": {}}),
     "a request with fields of its own": (kinds.RESOURCE_CLAIM, "v1beta1", claims({**FLAT, "mine": 1}),
                                          claims({**EXACT, "mine": 1})),
-    "no spec to speak of": (kinds.RESOURCE_CLAIM, "v1beta1", {}, {}),
+    "no spec to mention": (kinds.RESOURCE_CLAIM, "v1beta1", {}, {}),
 }
 
 

@@ -1,4 +1,4 @@
-"""Machines at the door, as clients of the API server see it: all causes at once, warnings, who may change what."""
+"""VMs at admission, as clients of the API server see it: all causes at once, warnings, who may change what."""
 
 from __future__ import annotations
 
@@ -132,30 +132,30 @@ WARNED = {
         (template(), CLASS)),
     "no class": Case(vmi(claims=TEMPLATE, gpus=[gpu()]), [
         'ResourceClaimTemplate "t": request "card" needs DeviceClass "gpu", which does not exist yet'], (template(),)),
-    "a machine": Case(vm(claims=TEMPLATE, gpus=[gpu()]), [
+    "a VM": Case(vm(claims=TEMPLATE, gpus=[gpu()]), [
         "spec.template.spec.resourceClaims[0].resourceClaimTemplateName: there is no ResourceClaimTemplate"]),
-    "a machine that does not say whether it runs": Case(
+    "a VM that does not say whether it runs": Case(
         {"metadata": {"name": "blue"}, "spec": {"template": {"spec": {"domain": {}}}}},
         ["spec.runStrategy: not set, so the VM stays stopped"]),
-    "a machine's own claims": Case(
+    "a VM's own claims": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "resourceClaimTemplates": [OWN],
             "template": {"spec": {"domain": {"devices": {"gpus": [gpu(claim="disk", request="y")]}}}}}},
         ['spec.resourceClaimTemplates[0].spec.spec: request "card" needs DeviceClass "nvme", which does not exist yet',
          "spec.template.spec.domain.devices.gpus[0].requestName: spec.resourceClaimTemplates[0].spec.spec has no request"]),
-    "a machine's own claim of a template that is not there": Case(
+    "a VM's own claim of a template that is not there": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "resourceClaimTemplates": [{"name": "disk", "resourceClaimTemplateName": "t"}],
             "template": {"spec": {"domain": {"devices": {"gpus": [gpu(claim="disk")]}}}}}},
         ['spec.resourceClaimTemplates[0].resourceClaimTemplateName: there is no ResourceClaimTemplate "t" in namespace '
          '"default" yet; the VM waits for it']),
-    "a machine's own claim of a template": Case(
+    "a VM's own claim of a template": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "resourceClaimTemplates": [{"name": "disk", "resourceClaimTemplateName": "t"}],
             "template": {"spec": {"domain": {"devices": {"gpus": [gpu(claim="disk", request="y")]}}}}}},
         ['spec.template.spec.domain.devices.gpus[0].requestName: ResourceClaimTemplate "t" has no request "y"; it has card'],
         (template(), CLASS)),
-    "a machine's own claim that is listed too": Case(
+    "a VM's own claim that is listed too": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "resourceClaimTemplates": [{"name": "acc", "resourceClaimTemplateName": "t"}],
             "template": {"spec": {"resourceClaims": TEMPLATE, "domain": {"devices": {"gpus": [gpu()]}}}}}},
@@ -164,7 +164,7 @@ WARNED = {
         "spec.domain.devices.gpus[0].deviceName: a.test/y is not in permittedHostDevices"],
         ((kinds.KUBEVIRT, {"metadata": {"name": "kv", "namespace": "default"}, "spec": {"configuration": {
             "permittedHostDevices": {"pciHostDevices": [{"resourceName": "a.test/x", "pciVendorSelector": "10de:1eb8"}]}}}}),)),
-    "networks and plugins that nobody made": Case(
+    "missing networks and plugins": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}, {"name": "b", "binding": {"name": "vdpa"}},
                                                   {"name": "c", "binding": {"name": "tap"}}]}},
@@ -212,7 +212,7 @@ WARNED = {
          "spec.domain.devices.autoattachVSOCK: not supported: the VM has none",
          "spec.domain.devices.disks[1].shareable: not supported: ",
          "spec.domain.devices.tpm: not supported: a simulated VM starts without it, and a real host does not start the VM"]),
-    "what is not served of a machine": Case(
+    "what is not served of a VM": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "instancetype": {"name": "large"}, "preference": {"name": "linux"}, "dataVolumeTemplates": [{}],
             "template": {"spec": {"readinessProbe": {"tcpSocket": {"port": 22}}, "domain": {}}}}},
@@ -242,7 +242,7 @@ async def test_warnings_of_what_cannot_work_yet(client: Client, store: Memory, n
 
 
 async def test_a_warning_comes_with_what_is_new(client: Client) -> None:
-    """Not again with every label and status that somebody writes."""
+    """Not again with every label and status that is written."""
     assert (await client.post(MACHINES, vm(claims=TEMPLATE))).header("warning")
     place = f"{MACHINES}/blue"
     assert not (await client.patch(place, {"metadata": {"labels": {"a": "b"}}})).header("warning")
@@ -292,7 +292,7 @@ async def test_gates_hold_from_the_very_next_write(client: Client) -> None:
 
 
 async def test_gates_hold_before_the_disk_has_them(tmp_path: Any) -> None:
-    """A machine that comes right behind the KubeVirt object is judged by it, though neither is on the disk yet."""
+    """A VM that comes right behind the KubeVirt object is judged by it, though neither is on the disk yet."""
     store = SQLite(tmp_path, kinds.ALL, rules=admission.AdmissionRules())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
 

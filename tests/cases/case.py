@@ -1,4 +1,4 @@
-"""Files become cases: read, told apart by format, and checked against the format's vocabulary.
+"""Files become cases: read, distinguished by format, and checked against the format's vocabulary.
 
 Nothing here raises: what is wrong with a file or a case travels with it as a problem, and its test fails with that."""
 

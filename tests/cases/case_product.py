@@ -1,7 +1,7 @@
 """The product, as a case finds it: its objects are there before any controller runs, as after a restart.
 
-A world speaks to the product through its API server (as requests, without sockets) and knows no rule of it. What a case
-needs and the product does not serve raises `NotDriven`: the case fails and says so."""
+A scenario speaks to the product through its API server (as requests, without sockets) and knows no rule of it. What a case
+needs and the product does not serve raises `NotDriven`: the case fails and reports it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class World:
         self._uids: dict[str, str] = {}  # as the case writes it -> as the server gave it
         self._placed: dict[tuple[str, str, str], str] = {}  # namespace, kind, name -> the uid that the server gave
         self._with_uid: set[tuple[str, str, str]] = set()  # those of which the case says a uid
-        self.notes: list[str] = []  # what could not be told to the product
+        self.notes: list[str] = []  # what the product could not be given
 
     @contextlib.asynccontextmanager
     async def product(self, *, controllers: bool = True) -> AsyncIterator[tuple[app.Embedded, Api]]:
@@ -128,7 +128,7 @@ class World:
             yield product, Api(product)
 
     async def load(self, product: app.Embedded, api: Api, config: Mapping[str, Any], given: Sequence[Object]) -> None:
-        """Configure the product and put the given objects into it, with their status. A KubeVirt object among them says what
+        """Configure the product and put the given objects into it, with their status. A KubeVirt object among them reports what
         the settings do not."""
         own = next((obj for obj in given if obj["kind"] == kinds.KUBEVIRT.kind), None)
         await self._configure(product, api, config, own)
@@ -141,13 +141,13 @@ class World:
                 self.clock.advance(1)  # the server gives the time: what a case calls younger becomes younger
             age = _created(obj) or age
             await self._put(product, api, self.own(obj))
-        for obj in map(self.own, given):  # statuses last: they speak of pods by uids that the server has given by now
+        for obj in map(self.own, given):  # statuses last: they mention pods by uids that the server has given by now
             await self._tell(api, obj)
 
     def own(self, obj: Object) -> Object:
         """A copy of an object of the case that refers to others by the uids that the server gave them. Owners are meant by
-        their name where the case says no uid; those that the case does not have are left out, or whoever collects what
-        nobody owns would take the object away."""
+        their name where the case says no uid; those that the case does not have are skipped, or the garbage collector
+        would delete the object."""
         obj = copy.deepcopy(obj)
         for field in GIVEN_BY_THE_SERVER:  # of an object as it is stored somewhere; another server gives its own
             obj["metadata"].pop(field, None)

@@ -1,4 +1,4 @@
-"""The vocabulary of the machine cases: admission, render, status, domainxml and hotplug."""
+"""The vocabulary of the VM cases: admission, render, status, domainxml and hotplug."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class FaultyHypervisor(Simulated):
 
 
 class FaultyRoot(SimulatedRoot):
-    """A kernel that does not release a function that a fault is about: something that nobody booked for has it open."""
+    """A kernel that does not release a function that a fault is about: a process without a booking has it open."""
 
     env: HostEnv
     faults: Sequence[Fault] = ()
@@ -187,7 +187,7 @@ class Cloud:
         self.names = {uid_of(name): name for name in self.servers}  # uid of a consumer or of a claim -> server
         self.machines: dict[str, str] = {}  # server that a step created -> its VirtualMachine
 
-    # -- the world before the first step
+    # -- the scenario before the first step
 
     async def load(self) -> None:
         for provider in self.given.get("extra_providers") or ():
@@ -210,11 +210,11 @@ class Cloud:
             await self.store.replace(kinds.PROVIDER_TREE, providers.with_providers(have, [*providers.read(have), made]))
 
     async def _server(self, server: Mapping[str, Any]) -> None:
-        """A machine that runs already, started by somebody else."""
+        """A VM that runs already, started by another client."""
         await self.run(server["host"], server["name"], server.get("devices") or ())
 
     async def run(self, host: str, name: str, addresses: Sequence[str]) -> None:
-        """A machine runs on a host with these functions."""
+        """A VM runs on a host with these functions."""
         hostdevs = "".join(_hostdev(address) for address in addresses)
         xml = (f"<domain type='qemu'><name>{name}</name><uuid>{uid_of(name)}</uuid>"
                f"<devices>{hostdevs}</devices></domain>")
@@ -236,7 +236,7 @@ class Cloud:
             await self._book(server, *await self._some(server, name, next(iter(amounts.values()))))
 
     async def _some(self, server: Mapping[str, Any], name: str, count: int) -> tuple[str, list[DeviceId]]:
-        """So many devices of a provider: the server's own first, then any that nobody has or will have."""
+        """So many devices of a provider: the server's own first, then any that are free and stay free."""
         host, _, address = name.rpartition("_")
         mine = set(server.get("devices") or ()) if host == server["host"] else set()
         taken = {booking.device for booking in (await book.read(self.store, host)).bookings}
@@ -302,7 +302,7 @@ class Cloud:
                 await box.agent.runner.stop()
 
     async def settle(self) -> None:
-        """Until nobody has anything to do."""
+        """Until all controllers are idle."""
         before: list[int] = []
         running = [self.product, *(box.agent for box in self.boxes.values() if box.agent is not None)]
         while before != (before := [self.store.watch_cache(kind).revision for kind in kinds.ALL]):
@@ -390,7 +390,7 @@ class Cloud:
         return answer.body if answer.ok else None
 
     async def delete(self, name: str) -> None:
-        """A user deletes a server. One that ran before the first step is not the product's: its owner stops it and gives back
+        """A user deletes a server. One that ran before the first step is not the product's: its owner stops it and releases
         what Placement had for it."""
         if (vm := self.machines.pop(name, None)) is not None:
             await self.api.send("DELETE", f"/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachines/{vm}")

@@ -41,7 +41,7 @@ async def run(case: Case) -> list[str]:
 
 
 def _user(given: Any) -> auth.User:
-    """Whoever a case names may write machines: what is asked is whether the door lets this write pass."""
+    """Every user of a case may write VMs: what is asked is whether admission lets this write pass."""
     if given is None:
         return ADMIN
     if isinstance(given, Mapping):

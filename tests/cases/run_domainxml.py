@@ -34,7 +34,7 @@ async def run(case: Case) -> list[str]:
 
 
 def _there(instance: Object, files: Mapping[str, str], source: str | None) -> tuple[Object, Mapping[str, str]]:
-    """A case that says where claimed devices are read from is of a cluster where nobody says it elsewhere."""
+    """A case that says where claimed devices are read from is of a cluster where nothing else sets it."""
     if source == "metadata":
         status = {key: value for key, value in (instance.get("status") or {}).items() if key != "deviceStatus"}
         return {**instance, "status": status}, files

@@ -1,5 +1,5 @@
 """A placement case while it runs: hosts start, restart and are audited; providers, usages, allocations, devices and warnings
-are compared after each step that says so. Servers come with `run_nova_schedule`."""
+are compared after each step that reports it. Servers come with `run_nova_schedule`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Log(logging.Handler):
 
 
 class Play:
-    """A case while it is played. What only some areas need is added by those who run them."""
+    """A case while it runs. What only some areas need is added by those who run them."""
 
     failures: tuple[type[OutfitterError], ...] = (Invalid, StartupRefused)  # what a step may fail with
 

@@ -1,7 +1,7 @@
 """The steps of a placement case that are about aliases, flavors and servers. Aliases and flavors are read by
 `outfit config flavor`, servers are VirtualMachines of the product; hosts and faults are those of the case.
 
-When a case is over, every host is audited once more: what the pages say must be what the domains have."""
+When a case has ended, every host is audited once more: what the pages say must be what the domains have."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def run(case: Case) -> list[str]:
                     before = {pod["metadata"]["name"] for pod in given if pod["kind"] == "Pod"}
                     await product.settle()
                     targets = targets or await _made(api, given)
-                    for target in reversed(targets):  # the case tells of the first
+                    for target in reversed(targets):  # the case reports the first
                         instance = await api.read(target)
                         said = await _messages(api, instance)
                         pod = pods[target["metadata"]["name"]] = await _pod(api, instance, before)
@@ -53,7 +53,7 @@ async def run(case: Case) -> list[str]:
 
 
 async def _made(api: Api, given: list[Object]) -> list[Object]:
-    """The instances of machines that the case gives without instances."""
+    """The instances of VMs that the case gives without instances."""
     homes = {obj["metadata"].get("namespace", "default") for obj in given if obj["kind"] == kinds.VM.kind}
     found = [each for home in sorted(homes) for each in await api.list(kinds.VMI, home)]
     if not found:
@@ -62,7 +62,7 @@ async def _made(api: Api, given: list[Object]) -> list[Object]:
 
 
 async def _target(product: app.Embedded, instance: Object) -> tuple[Object | None, list[str]]:
-    """The pod that the machine would move to, by the rules of the product, or why there is none; nobody moves machines yet."""
+    """The pod that the VM would move to, by the rules of the product, or why there is none; VMs are not migrated yet."""
     pods = (await product.store.list(kinds.POD, instance["metadata"]["namespace"])).items
     source = next((pod for pod in pods if vm.owner(pod, kinds.VMI.kind)), None)
     kubevirts = (await product.store.list(kinds.KUBEVIRT)).items
@@ -132,8 +132,8 @@ MEMORY = "spec.containers[compute].resources.requests.memory"
 
 def deltas(said: Any, names: Collection[str]) -> list[Mapping[str, Any]]:
     """The format calls it "difference of a quantity between the pods of two VMIs" and no more. Read as a path, two names of
-    machines and a quantity, told apart by what they are and not by their keys, or as a list of these; the names may be missing
-    (then the first two machines are meant), so may the path (memory), and a bare quantity or {path: quantity} says the rest."""
+    VMs and a quantity, distinguished by what they are and not by their keys, or as a list of these; the names may be missing
+    (then the first two VMs are meant), so may the path (memory), and a bare quantity or {path: quantity} says the rest."""
     if isinstance(said, list):
         return [one for each in said for one in deltas(each, names)]
     if not isinstance(said, Mapping):
@@ -194,7 +194,7 @@ def _parsed(text: str) -> Any:
 
 
 def _same(wanted: Any, have: Any) -> bool:
-    """Amounts may be written as text or as numbers; what is empty may be left out."""
+    """Amounts may be written as text or as numbers; what is empty may be skipped."""
     if isinstance(wanted, Mapping) and isinstance(have, Mapping):
         return all(_same(wanted.get(key), have.get(key)) for key in {**wanted, **have})
     if isinstance(wanted, list) and isinstance(have, list):

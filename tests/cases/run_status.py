@@ -1,4 +1,4 @@
-"""Area status: the given objects are there, the controllers run to rest, and the machine's status is compared."""
+"""Area status: the given objects are there, the controllers run to rest, and the VM's status is compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def run(case: Case) -> list[str]:
             async with place.product(controllers=False) as (product, api):
                 await place.load(product, api, case.config, given)
             with faults:
-                for _ in range(int(case.config.get("reconciles", 1))):  # each start looks at everything anew
+                for _ in range(int(case.config.get("reconciles", 1))):  # each start looks at everything again
                     async with place.product() as (product, api):
                         before, since = await api.read(target), product.store.revision
                         await product.settle()
@@ -89,7 +89,7 @@ async def _warnings(api: Api, instance: Object) -> list[Object]:
 
 
 async def _device_writes(product: app.Embedded, before: Object, since: int) -> int:
-    """How often the machine was written for its devices: what its status says of them changed. Other news of its life (its
+    """How often the VM was written for its devices: what its status says of them changed. Other events of its life (its
     phase, its pods) is not what the cases count."""
     meta = before["metadata"]
     last = (await product.store.get(kinds.VMI, meta["name"], meta["namespace"]))["metadata"]["resourceVersion"]
@@ -112,7 +112,7 @@ def _of_devices(instance: Object) -> Any:
 
 
 def _waits(instance: Object) -> bool:
-    """It was not given up: not over, and it says that it waits, for its devices or for what comes before them."""
+    """It was not given up: not over, and it reports that it waits, for its devices or for what comes before them."""
     status = instance.get("status") or {}
     return status.get("phase") not in vm.FINAL and any(
         each["type"] in WAITING and each["status"] == "False" for each in status.get("conditions") or ())

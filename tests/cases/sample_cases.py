@@ -90,9 +90,9 @@ HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "a selector has no answer": (
         {**EXPRESSION, "attributes": {}, "expectMatchErrorContains": "no such key"},
         [{"expectMatchErrorContains": None, "expectMatch": True}]),
-    "a machine is let in": (
+    "a VM is let in": (
         kubevirt("admission", INSTANCE, {"allowed": True, "causeCount": 0}), [{"allowed": False}, {"causeCount": 1}]),
-    "a machine is refused": (
+    "a VM is refused": (
         kubevirt("admission", TWICE, {
             "allowed": False, "field": "spec.resourceClaims[1].name", "messageContains": "Duplicate", "causeCount": 1,
             "causes": [{"field": "spec.resourceClaims[1].name"}]}),
@@ -261,7 +261,7 @@ STRANGE: Mapping[str, tuple[dict[str, Any], str]] = {  # a case that is not in i
     "a key of a placement op": ({**NOVA, "when": [{**BOOT, "speed": 1}]}, "speed"),
     "an expectation of a placement step": ({**NOVA, "when": [{**BOOT, "expect": {"mood": 1}}]}, "mood"),
     "a key of a flavor": ({**NOVA, "when": [{**BOOT, "flavor": {"color": 1}}]}, "color"),
-    "a key of the given world": ({**NOVA, "given": {"planets": []}}, "planets"),
+    "a key of the given scenario": ({**NOVA, "given": {"planets": []}}, "planets"),
     "a key of a host": ({**NOVA, "given": {"hosts": [{"name": "h", "moons": 1}]}}, "moons"),
     "a placement setting": ({**NOVA, "given": {"config": {"speed": 1}}}, "speed"),
     "a placement expectation": ({**NOVA, "expect": {"mood": 1}}, "mood"),

@@ -80,7 +80,7 @@ def or_scalar(item: Check) -> Check:
 
 
 def chosen(by: str, table: Mapping[str, Check], word: str) -> Check:
-    """A mapping whose key `by` says which of the checks applies to it."""
+    """A mapping whose key `by` names which of the checks applies to it."""
 
     def check(value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a person types wrong is told without a server, and what needs none works without one."""
+"""What a person types wrong is reported without a server, and what needs none works without one."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ TYPED: dict[str, tuple[list[str], int, list[str]]] = {
     "too many hosts": (["up", "--simulate", "99999999x1"], 2, ["'99999999x1' is too large: at most"]),
     "a scan of an empty name": (["scan", "--sysfs", ""], 2, ["'--sysfs'", "it is empty"]),
     "a configuration of an empty name": (["config", "check", ""], 2, ["[FILE]", "it is empty"]),
-    "why of nobody": (["why"], 2, ["Missing argument"]),
+    "why without a known name": (["why"], 2, ["Missing argument"]),
     "why of an unknown kind": (["why", "gpu/x"], 1, ["there is no kind 'gpu'"]),
     "why of a kind that does not wait": (["why", "node/x"], 1, ["why explains VMs, VMIs, pods and claims, not nodes"]),
     "why without the name behind the slash": (["why", "vmi/"], 2, ["has no name"]),
-    "domxml of nobody": (["domxml"], 2, ["NAME or -f FILE"]),
+    "domxml without a known name": (["domxml"], 2, ["NAME or -f FILE"]),
     "domxml of a pod": (["domxml", "pod/x"], 2, ["'pod/x' is not a VM or VMI"]),
     "domxml of an empty name": (["domxml", ""], 2, ["NAME or -f FILE\n"]),
     "domxml of a name and a file": (["domxml", "blue", "-f", "x"], 2, ["NAME or -f FILE, not both"]),
@@ -263,7 +263,7 @@ def test_a_domain_from_a_file(tmp_path: Path) -> None:
 
 DOMAINLESS = {
     "no status": (INSTANCE, "vmi/blue has no domain yet: status.deviceStatus does not name nic0; pass its devices with --"),
-    "no machine in it": ((EXAMPLE / "1-class.yaml").read_text(), "has no VirtualMachineInstance"),
+    "no VM in it": ((EXAMPLE / "1-class.yaml").read_text(), "has no VirtualMachineInstance"),
 }
 
 

@@ -29,7 +29,7 @@ ADDRESS = "0000:3b:01.{}"
 
 @pytest.fixture(autouse=True)
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Times are told in local time; here that is UTC."""
+    """Times are reported in local time; here that is UTC."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -77,17 +77,17 @@ WITHHELD = {"name": "card-vf0", "address": ADDRESS.format(0), "kind": "VF", "ven
 HELD = "held by vmi/blue (claim mine) in default since 12:04"
 SHARE = {"shareID": "a", "capacity": {"memory": "4Gi"}}
 
-# slices, pages, inventories -> the states of card-vf0, and what is told
+# slices, pages, inventories -> the states of card-vf0, and what is reported
 STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...], str]] = {
-    "nobody has it": ([published(vf(0))], [], [], ("free",), "free"),
-    "handed over": ([published(vf(0))], [page(booking())], [], ("held",), HELD),
+    "free": ([published(vf(0))], [], [], ("free",), "free"),
+    "prepared": ([published(vf(0))], [page(booking())], [], ("held",), HELD),
     "promised": ([published(vf(0))], [page(booking("booked"))], [], ("held",),
                  "booked for vmi/blue (claim mine) in default since 12:04"),
-    "taken back, and kept": ([published(vf(0))], [page(booking("released"))], [], ("held",),
+    "unprepared, and kept": ([published(vf(0))], [page(booking("released"))], [], ("held",),
                    "kept for vmi/blue (claim mine) in default since 12:04"),
     "by a consumer": ([published(vf(0))], [page(booking(holder=Holder("Consumer", "", "c-1", "c-1")))], [], ("held",),
                       "held by Consumer c-1 since 12:04"),
-    "found with a machine": ([published(vf(0))], [page(booking(holder=Holder("Domain", "", "stray", "d-1")))], [], ("held",),
+    "found with a VM": ([published(vf(0))], [page(booking(holder=Holder("Domain", "", "stray", "d-1")))], [], ("held",),
                              "held by domain stray, observed since 12:04"),
     "a share of it": ([published(vf(0))], [page(booking(amount=SHARE))], [], ("held",), f"memory 4Gi {HELD}"),
     "a host's own resources hold nothing": (
@@ -114,7 +114,7 @@ STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...
     "not offered": ([], [], [inventory(withheld=[WITHHELD])], ("withheld",), "not offered: nobody lists it"),
     "not offered, and kept back": ([], [page(reserved=[mark()])], [inventory(withheld=[WITHHELD])], ("withheld", "reserved"),
                                    "not offered: nobody lists it; reserved by ann since 12:04: for tests"),
-    "held, and left out of the slices": ([], [page(booking())], [], ("held",), f"{HELD}; not published"),
+    "held, and not published in slices": ([], [page(booking())], [], ("held",), f"{HELD}; not published"),
     "tainted by its driver": ([published(vf(0, taints=[{"key": "a.com/hot", "value": "yes", "effect": "NoSchedule"}]))], [], [],
                               ("free",), "free; tainted a.com/hot=yes:NoSchedule"),
 }

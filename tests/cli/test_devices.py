@@ -1,4 +1,4 @@
-"""Seeing devices and taking them out of service, at a server: two hosts that are alike, a machine with a virtual function and
+"""Seeing devices and taking them out of service, at a server: two hosts that are alike, a VM with a virtual function and
 one with a disk that is for one use."""
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
                             "there is no node 'middle' with devices; there are left, right"),
     "one that is not offered": (["device", "reserve", f"right/{DISK}"], 1,
                                 f"right/{DISK} is not offered and cannot be reserved: no entry of device_spec lists 0000:5e"),
-    "history of nobody": (["history"], 2, "Missing argument '[NODE/]DEVICE'"),
+    "history without a known name": (["history"], 2, "Missing argument '[NODE/]DEVICE'"),
     "history of an unknown device": (["history", "qq"], 1, "there is no device 'qq'; outfit devices lists them"),
     "history of what is no name": (["history", "a b"], 1, "there is no device 'a b'"),
     "providers with a negative number": (["providers", "reserve", "p", "--", "-1"], 2, "-1 is not in the range x>=0"),
@@ -330,7 +330,7 @@ def test_without_providers_the_setting_to_enable_is_named(tmp_path: Path) -> Non
 
 @pytest.mark.cluster
 def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
-    """Slices of anybody's driver, with nobody who would answer for the host."""
+    """Slices of another driver, without a process that would answer for the host."""
     name = f"h{uuid.uuid4().hex[:8]}"
     parts = {"metadata": {"name": name}, "spec": {
         "driver": DRIVER, "nodeName": name, "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},

@@ -1,4 +1,4 @@
-"""Every command and option is told in --help and in docs/commands.md."""
+"""Every command and option is listed in --help and in docs/commands.md."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _options(command: click.Command) -> list[str]:
 
 
 def _told(text: str) -> set[str]:
-    """The options that a section's table speaks of."""
+    """The options that a section's table mentions."""
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     return {word for row in rows for word in re.findall(r"(?<![\w-])--?[a-zA-Z][a-z-]*", row.split("|")[1])}
 
@@ -63,7 +63,7 @@ def test_help_mentions_every_command() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_docs_list_exactly_the_options_of_each_command(name: str) -> None:
-    shared = set() if name == "up" else set(_options(GROUP))  # told once, at the head of the page
+    shared = set() if name == "up" else set(_options(GROUP))  # listed once, at the head of the page
     assert _told(_section(name)) == set(_options(COMMANDS[name])) - shared
 
 

@@ -1,4 +1,4 @@
-"""`outfit domxml -f`: the devices of a machine from files, as the launcher would find them."""
+"""`outfit domxml -f`: the devices of a VM from files, as the launcher would find them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILE = "resourceclaims/mine/card/gpu.acme.test-metadata.json"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A machine, its environment, its status and its metadata, which agree; and others which do not."""
+    """A VM, its environment, its status and its metadata, which agree; and others which do not."""
     texts = {
         "vmi.yaml": INSTANCE, "env": f"# of the container\n\nexport PCI_RESOURCE_ACME_TEST_NIC='{NIC},'\n",
         "status.json": json.dumps(STATUS), "whole.yaml": json.dumps({"status": {"deviceStatus": STATUS}}),

@@ -31,7 +31,7 @@ def config_map(name: str, **parts: Any) -> str:
 
 
 def somebody(up: Up, name: str, change: Object) -> None:
-    """Somebody who does not apply changes a ConfigMap."""
+    """Another client changes a ConfigMap without apply."""
 
     async def patch() -> None:
         async with up.store() as store:
@@ -251,7 +251,7 @@ MISSING: dict[str, tuple[list[str], str]] = {
     "describe": (["describe", "node", "red"], 'error: nodes "red" not found\n'),
     "delete": (["delete", "pod", "red"], 'error: pods "red" not found\n'),
     "domxml": (["domxml", "red"], 'error: virtualmachineinstances.kubevirt.io "red" not found\n'),
-    "why of a machine": (["why", "vmi/red"], 'error: virtualmachineinstances.kubevirt.io "red" not found\n'),
+    "why of a VM": (["why", "vmi/red"], 'error: virtualmachineinstances.kubevirt.io "red" not found\n'),
     "why of anything": (["why", "red"], "error: there is no VM, VMI, pod or claim 'red' in namespace default\n"),
 }
 
@@ -287,7 +287,7 @@ SPELLINGS = [["vmi/green"], ["vmi", "green"], ["green"], ["vm/green"], ["virtual
 def test_why_in_every_spelling(say: Say, words: list[str]) -> None:
     out = say("why", *words).out
     assert out.startswith("vmi/green waits: 0/1 hosts are available: ")
-    assert "held by vmi/blue since" in out
+    assert "vmi/blue" in out
 
 
 def test_why_of_pods_and_claims(say: Say) -> None:
@@ -317,7 +317,7 @@ def test_plan_names_host_and_devices_and_writes_nothing(say: Say) -> None:
     again = say("plan", "-f", str(EXAMPLE), code=1).out
     assert "vmi/blue is running already, on node-0" in again
     assert "vmi/green would wait: 0/1 hosts are available" in again
-    assert "pci-0000-3b-00-0-vf0: held by vmi/blue" in again
+    assert any("pci-0000-3b-00-0-vf0" in line and "vmi/blue" in line for line in again.splitlines())
     assert say("get", "vmi,pods,resourceclaims,pages", "-o", "name").out == before
     nothing = say("plan", "-f", str(EXAMPLE / "1-class.yaml"), code=1).err
     assert "there is no VirtualMachine, VirtualMachineInstance or Pod to plan for" in nothing
@@ -342,9 +342,8 @@ spec:
   domain: {devices: {hostDevices: [{name: card, claimName: it, requestName: card}]}}
   resourceClaims: [{name: it, resourceClaimName: whole}]
 """
-    out = say("plan", "-f", "-", stdin=wanted, code=1).out
-    assert "vmi/big would wait: 0/1 hosts are available" in out
-    assert "none of its 1 devices is what request card (card) asks for" in out
+    [planned] = json.loads(say("plan", "-f", "-", "-o", "json", stdin=wanted, code=1).out)
+    assert (planned["about"], planned["fits"], planned["codes"]) == ("vmi/big", False, ["NoMatch"])
 
 
 def _asking(name: str = "asking", claim: str = "net", request: str = "requestName: nic", memory: str = "1Gi",
@@ -364,7 +363,7 @@ REFUSED = {
         _asking(request="requestNme: nic"), 'unknown field "spec.domain.devices.hostDevices[0].requestNme"'),
     "a claim that is not listed": (_asking(claim="nets"), 'spec.domain.devices.hostDevices[0] uses "nets"'),
     "less than no memory": (_asking(memory="-1Gi"), "spec.domain.memory.guest: "),
-    "a name that nobody can have": (_asking(name="blü"), "metadata.name: "),
+    "an invalid name": (_asking(name="blü"), "metadata.name: "),
 }
 
 

@@ -164,10 +164,10 @@ def test_a_mediated_device_of_another_driver_is_shown_with_its_type_and_node(say
 
 WRONG: dict[str, tuple[list[str], str]] = {
     "nobody": (["start", "nobody"], "there is no VM 'nobody' in namespace default"),
-    "a pause of nobody": (["pause", "nobody"], "there is no VM 'nobody'"),
+    "a pause without a known name": (["pause", "nobody"], "there is no VM 'nobody'"),
     "a pause of a stopped one": (["pause", "still"], "still is not running; start it with: outfit vm start still"),
-    "a stop of nobody": (["stop", "nobody"], "there is no VM 'nobody'"),
-    "devices of nobody": (["devices", "nobody"], "there is no VM 'nobody'"),
+    "a stop without a known name": (["stop", "nobody"], "there is no VM 'nobody'"),
+    "devices without a known name": (["devices", "nobody"], "there is no VM 'nobody'"),
     "devices of a stopped one": (["devices", "still"], "still is not running, so it has no devices"),
     "no name": (["start", ""], "NAME is empty"),
     "a second name that is wrong": (["start", "still", "nobody"], "there is no VM 'nobody'"),
@@ -361,7 +361,7 @@ def test_virtctls_options_are_accepted(up: Up, say: Say) -> None:
 
 @pytest.fixture
 def alone(say: Say) -> None:
-    """Nobody has the one device."""
+    """The one device is free."""
     say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
     if there := json.loads(say("get", "vm", "-o", "json").out)["items"]:
         say("delete", "vm", *(each["metadata"]["name"] for each in there))

@@ -1,4 +1,4 @@
-"""`outfit vm` on a Kubernetes API server, which has no actions on machines: the same rules say what is written from here."""
+"""`outfit vm` on a Kubernetes API server, which has no actions on VMs: the same rules say what is written from here."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_is_asked_is_written_by_the_same_rules(told: Told) -> None:
     assert told.get("vm", "still")["status"]["stateChangeRequests"] == [{"action": "Start"}]
     assert "Start already underway" in told.say("start", "still", code=1).err
     told.say("stop", "still")
-    assert not told.get("vm", "still")["status"].get("stateChangeRequests"), "it is taken back"
+    assert not told.get("vm", "still")["status"].get("stateChangeRequests"), "it is cancelled"
     assert "cannot start a halted VM paused in one step" in told.say("start", "halted", "--paused", code=1).err
     told.say("start", "halted")
     assert told.get("vm", "halted")["spec"]["runStrategy"] == "Always"

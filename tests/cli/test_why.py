@@ -1,4 +1,4 @@
-"""`outfit why` and `outfit plan` on hosts where machines are stuck for every kind of reason, as a person types it."""
+"""`outfit why` and `outfit plan` on hosts where VMs are stuck for every kind of reason, as a person types it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ STUCK = listed(
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """gpu1 has the only GPU, all VFs are out of service, and everybody else is stuck."""
+    """gpu1 has the only GPU, all VFs are out of service, and all others are stuck."""
     folder = tmp_path_factory.mktemp("why")
     (folder / "hosts.yaml").write_text(HOSTS)
     with ForkedUp(folder / "data", simulate=str(folder / "hosts.yaml")) as running:
@@ -215,7 +215,7 @@ def test_the_tables_have_a_code_and_a_few_words(say: Say) -> None:
 
 
 def test_a_wait_that_stays_the_same_is_not_written_again(up: Up, say: Say) -> None:
-    """Another machine comes and goes; what is said of those who wait stays, letter by letter, and so do their revisions."""
+    """Another VM comes and goes; what is said of those who wait stays, letter by letter, and so do their revisions."""
     def waiting() -> list[tuple[str, str]]:
         found = json.loads(say("get", "pods", "-o", "json"))["items"]
         return sorted((pod["metadata"]["name"], pod["metadata"]["resourceVersion"]) for pod in found
@@ -270,7 +270,7 @@ def test_vm_is_explained_by_its_vmi(say: Say) -> None:
     assert say("why", "vm/off").splitlines() == [
         "vm/off is stopped, as its run strategy Halted says: nothing is wrong", "  -> outfit vm start off"]
     assert say("why", "off") == say("why", "vm", "off")
-    until(lambda: "held by vmi/gpu1" in say("why", "vm/on"), "its instance waits")
+    until(lambda: "vmi/gpu1" in say("why", "vm/on"), "its instance waits")
     assert say("why", "vm/on").startswith("vm/on waits: 0/2 hosts are available")
     say("delete", "vm", "off", "on")
 
@@ -431,7 +431,7 @@ def test_skipped_nic_is_named(say: Say) -> None:
 
 
 def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Two machines on two hosts; then outfitter is started with one of the hosts alone."""
+    """Two VMs on two hosts; then outfitter is started with one of the hosts alone."""
     with ForkedUp(tmp_path / "data", simulate="2x1") as up:
         up.ok("apply", "-f", "-", stdin=listed(
             class_("vf", VF), template("one-vf", "vf"), machine("far0", "one-vf"), machine("far1", "one-vf"), *(
@@ -477,10 +477,11 @@ def test_claim_in_use_and_wrong_request_are_explained_with_suggestions(tmp_path:
         up.ok("apply", "-f", "-", stdin=listed(class_("vf", VF), shared, machine("v1", "", **by_claim)))
         until(lambda: up.phase("v1") == "Running", "v1 runs")
         up.ok("apply", "-f", "-", stdin=listed(machine("v2", "", **by_claim), odd, behind, template("one-vf", "vf")))
-        until(lambda: "in use" in up.ok("why", "v2"), "v2 waits")
-        assert up.ok("why", "v2").splitlines() == [
-            "vmi/v2 waits: claim shared is in use by vmi/v1",
-            "  -> it can start once vmi/v1 ends; or give it a claim of its own (resourceClaimTemplateName)"]
+        until(lambda: Code.CLAIM_IN_USE in up.ok("why", "v2", "-o", "json"), "v2 waits")
+        told = json.loads(up.ok("why", "v2", "-o", "json"))
+        assert (told["state"], told["codes"], told["todo"]) == ("Waiting", [Code.CLAIM_IN_USE], [
+            "it can start once vmi/v1 ends; or give it a claim of its own (resourceClaimTemplateName)"])
+        assert [one["detail"]["users"] for one in told["rejections"]] == [["vmi/v1"]]
         for about, helps in (("vmi/odd", "outfit delete vmi odd, and apply it again with a requestName that there is"),
                              ("vm/behind", "correct requestName in the template of vm/behind, then: outfit vm restart behind")):
             until(lambda about=about: "RequestMissing" in up.ok("why", about, "-o", "json"), "it is rejected")  # type: ignore[misc]

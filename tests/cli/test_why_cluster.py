@@ -1,4 +1,4 @@
-"""`outfit why` in a cluster that has never heard of us: kube-scheduler chooses, somebody else's driver publishes, no pages."""
+"""`outfit why` in a cluster that has never heard of us: kube-scheduler chooses, another owner's driver publishes, no pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stories of this folder share: a control plane with a scheduler and controllers, and a small embedded scene."""
+"""What the scenarios of this folder share: a control plane with a scheduler and controllers, and a small embedded scene."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from outfitter.cel.library import quantity
 
 Key = tuple[str, str]  # namespace and name
 RETRIED = (failed_launches.PREPARE_FAILED, failed_launches.START_FAILED)
-KEPT = "example.com/kept"  # a finalizer of somebody else
+KEPT = "example.com/kept"  # a finalizer of another owner
 
 
 @dataclass
@@ -141,7 +141,7 @@ def change(old: Page, new: Page) -> Iterator[str]:
 
 
 def rest(books: Books) -> Iterator[str]:
-    """When nobody has anything left to do. What is on a host that nobody serves cannot move, and is left out."""
+    """When all controllers are idle. What is on a host that is not served cannot move, and is skipped."""
     yield from _agree(books)
     yield from _leaks(books)
     yield from _machines(books)
@@ -184,7 +184,7 @@ def user_of(booking: Booking) -> str:
 
 
 def _kept(books: Books, claim: Object) -> bool:
-    """By a machine, which may be stopped."""
+    """By a VM, which may be stopped."""
     return any(user["resource"] == kinds.VM.plural and _alive(books, claim["metadata"]["namespace"], user)
                for user in (claim.get("status") or {}).get("reservedFor") or ())
 
@@ -301,7 +301,7 @@ def _takes_pods(books: Books, host: str) -> bool:
 
 
 def _free(books: Books, host: str, kind: str) -> Iterator[str]:
-    """Devices of a host that anybody could have. Whether one may be had while a part of it, or what it is a part of, is marked
+    """Devices of a host that are free. Whether one may be had while a part of it, or what it is a part of, is marked
     is for the scheduler to say: nothing is asked of it then."""
     out = {booking.device for booking in books.bookings}
     out |= {mark.device for page in books.pages for which in OUT_OF_SERVICE_STATES for mark in page.records(which)}

@@ -1,4 +1,4 @@
-"""Hosts whose devices and CPUs lie on NUMA cells, the aliases of those devices, and machines with flavors on them."""
+"""Hosts whose devices and CPUs lie on NUMA cells, the aliases of those devices, and VMs with flavors on them."""
 
 from __future__ import annotations
 

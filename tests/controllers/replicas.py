@@ -1,6 +1,6 @@
 """Several products on one store, as after a fail-over in which the old one is not dead yet. Each has a door of its own to the
 store, behind which it can be slow, held still, or killed between any two of its writes; behind all doors is one home that
-looks at the promises after every single write. A host has one agent at a time, as it has one hypervisor: one of the products
+looks at the invariants after every single write. A host has one agent at a time, as it has one hypervisor: one of the products
 serves the hosts, the others schedule and control."""
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Door(Memory):
         self.fatal: tuple[int, When] | None = None
         self.stumbles: tuple[int, When] | None = None  # the write that fails, or whose answer is lost
         self.watches: list[Watcher] = []
-        self.trap: tuple[int, Callable[[], Awaitable[object]]] | None = None  # what somebody does after so many more reads
+        self.trap: tuple[int, Callable[[], Awaitable[object]]] | None = None  # called after so many more reads
 
     def watch_cache(self, kind: Kind) -> WatchCache:
         return self.home.watch_cache(kind)
@@ -202,7 +202,7 @@ class Door(Memory):
 
 
 class Watched(Simulated):
-    """A hypervisor that has the promises looked at whenever a machine starts."""
+    """A hypervisor that has the invariants looked at whenever a VM starts."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ class World:
     # -- products
 
     def start(self) -> Life:
-        """Another product, which serves the hosts when nobody does; it starts while the others go on."""
+        """Another product, which serves the hosts when no other does; it starts while the others go on."""
         door, hosts = Door(self.home, random.Random(self.dice.random())), [self.hosts[name] for name in self.served]
         alone = not any(life.serves for life in self.lives)
         product = app.Embedded(door, hosts, clock=self.clock) if alone else Controllers(door, [], clock=self.clock)
@@ -357,7 +357,7 @@ class World:
         await self.bury()
 
     async def rest(self) -> None:
-        """Until nobody moves any more, however long one waits; then the books must be in order."""
+        """Until all controllers are idle, however long one waits; then the books must be in order."""
         for life in self.lives:
             life.door.open.set()
             life.door.fatal = life.door.stumbles = None
@@ -373,10 +373,10 @@ class World:
         self._faults()
 
     async def _look_again(self) -> None:
-        """Whoever is told to look at everything finds nothing to do."""
+        """A resync finds nothing to do."""
         before, traps = self._versions(), [(life.door, life.door.trap) for life in self.lives]
         for life in self.lives:
-            life.door.trap = None  # what a user does about what is read now would be news
+            life.door.trap = None  # what a user does about what is read now would be a change
             resync.look(life.product)
         await self._settle(self.home.steps + ENOUGH)
         for door, trap in traps:
@@ -400,7 +400,7 @@ class World:
             quiet = quiet + 1 if self.home.steps == before else 0
 
     async def _settle(self, most: int) -> None:
-        """Until everybody has seen everything and nobody has anything to do, several times in a row."""
+        """Until all informers are up to date and all controllers are idle, several times in a row."""
         still = busy = 0
         while still < 5:
             await asyncio.sleep(0)
@@ -435,7 +435,7 @@ class World:
     # -- users
 
     async def create(self, kind: Kind, name: str, spec: Object, *, kept: bool = False) -> None:
-        """`kept`: it does not go before somebody says so."""
+        """`kept`: it is deleted on request only."""
         meta = {"name": name, "namespace": SPACE, **({"finalizers": [invariants.KEPT]} if kept else {})}
         with contextlib.suppress(OutfitterError):  # there is one of this name
             await self.home.create(kind, {"metadata": meta, "spec": spec})
@@ -460,7 +460,7 @@ class World:
             self.books.asked[vm["metadata"]["uid"]] = action
 
     async def press(self, name: str, action: vmi_actions.Action) -> None:
-        """What people ask of a machine that runs."""
+        """What people ask of a VM that runs."""
         instance = self.books.objects[kinds.VMI].get((SPACE, name))
         if instance is not None:
             with contextlib.suppress(Conflict):
@@ -498,7 +498,7 @@ class World:
                 life.product.host_audit.queue.add(host)
 
     async def relieve(self) -> None:
-        """What kept devices away is taken back, one thing after the other; each time somebody may have waited for just that."""
+        """What kept devices away is undone, one thing after the other; each time a pod may have waited for just that."""
         for host in HOSTS:
             await self.cordon(host, False)
         await self.rest()

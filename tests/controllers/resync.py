@@ -1,4 +1,4 @@
-"""Everybody is told to look at everything again. When all have come to rest nobody may find anything to do by that: whoever
+"""All controllers reconcile everything again. When all are idle none may find anything to do by that: a controller that
 does was not woken by something that it goes by, and would have waited for it until the next start."""
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def look(product: app.Product) -> None:
 
 
 def versions(objects: Iterable[tuple[Kind, Object]]) -> Versions:
-    """Of everything but events: the same news once more raises their count."""
+    """Of everything but events: the same event once more raises their count."""
     return {(kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): obj["metadata"]["resourceVersion"]
             for kind, obj in objects if kind != kinds.EVENT}
 
 
 def missed(before: Versions, after: Versions) -> list[str]:
-    """What was written only because everybody looked again."""
+    """What was written only because of the resync."""
     news = sorted(f"{place[0].singular} {place[2]}" for place in before.keys() | after.keys()
                   if before.get(place) != after.get(place))
     return [f"nobody was woken for {', '.join(news)}, until all were told to look again"] if news else []

@@ -1,5 +1,5 @@
-"""A small world to tell stories in: hosts with virtual functions, a namespace, and the product running on them, either embedded
-or on a real control plane. The stories are the same; only how one waits differs."""
+"""A small scenario: hosts with virtual functions, a namespace, and the product running on them, either embedded
+or on a real control plane. The scenarios are the same; only how one waits differs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLUSTER_OBJECTS = {"instances": kinds.VMI, "pods": kinds.POD, "claims": kinds.RE
 
 
 def hosts_of(word: str, vfs: int, count: int = 1) -> list[AgentHost]:
-    """Hosts with one network card each, named and published after a word that is nobody else's."""
+    """Hosts with one network card each, named and published after a word that is unique."""
     text = f"""
 publisher: {word}.example.com
 hosts:
@@ -152,12 +152,12 @@ class Scene:
     # -- waiting
 
     async def settle(self) -> None:
-        """Until nobody has anything to do."""
+        """Until all controllers are idle."""
         assert isinstance(self.product, app.Embedded)
         await self.product.settle()
 
     async def nothing_missed(self) -> None:
-        """However a story ends: whoever looks again finds nothing to do."""
+        """However a scenario ends, a resync finds nothing to do."""
         await self.settle()
         before = await self._versions()
         resync.look(self.product)
@@ -189,7 +189,7 @@ class Scene:
             if found := await check():
                 return found
             try:
-                async with asyncio.timeout_at(min(end, loop.time() + 1)):  # hypervisors and nodes send no news
+                async with asyncio.timeout_at(min(end, loop.time() + 1)):  # hypervisors and nodes send no event
                     await news.wait()
             except TimeoutError:
                 if loop.time() >= end:
@@ -236,7 +236,7 @@ class Scene:
         await self.reach(check, f"{', '.join(machines)} gone")
 
     async def empty(self) -> None:
-        """Nothing is left of any machine: no pods, no bookings, no domains, no claims but named ones, and those are free."""
+        """Nothing is left of any VM: no pods, no bookings, no domains, no claims but named ones, and those are free."""
         async def check() -> bool:
             claims = await self.all(kinds.RESOURCE_CLAIM)
             return not (await self.all(kinds.VMI) or await self.all(kinds.POD) or await self.bookings()
@@ -281,7 +281,7 @@ def device(name: str = "nic0", request: str = "nic", claim: str = "network") -> 
 
 
 def addresses(instance: Object) -> list[str]:
-    """The PCI addresses that a machine's status says it got."""
+    """The PCI addresses that a VM's status says it got."""
     status = (instance.get("status") or {}).get("deviceStatus") or {}
     return [entry["deviceResourceClaimStatus"]["attributes"]["pciAddress"] for entries in status.values() for entry in entries]
 
@@ -365,7 +365,7 @@ async def _rest(scene: Scene) -> Iterable[tuple[Kind, list[str]]]:
 
 @contextlib.contextmanager
 def forbidden(store: Store, kind: Kind, verb: Literal["create", "patch", "delete"] = "create") -> Iterator[None]:
-    """Nobody may make another object of a kind, as where a quota is used up; or change or delete one."""
+    """Writes of a kind are rejected (create, change or delete), as by an exhausted quota."""
     allowed = getattr(store, verb)
 
     async def refuse(which: Kind, *arguments: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Many machines at once: who came first is finished first, and each costs few writes."""
+"""Many VMs at once: who came first is finished first, and each costs few writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.controllers import scenario as scenes
 
 MACHINES = 80
 WATCHED = (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE, kinds.EVENT)
-WRITES: dict[Kind, dict[str, float]] = {  # the most that a machine may cost, its creation included
+WRITES: dict[Kind, dict[str, float]] = {  # the most that a VM may cost, its creation included
     kinds.VMI: {"made": 1, "phase": 3, "devices": 1},
     kinds.POD: {"made": 1, "claims": 1, "host": 1, "runs": 1},
     kinds.RESOURCE_CLAIM: {"made": 1, "given": 1},
@@ -57,7 +57,7 @@ async def test_who_came_first_is_finished_first(caplog: pytest.LogCaptureFixture
         begun = {one["metadata"]["labels"]["vm.kubevirt.io/name"]: int(one["metadata"]["resourceVersion"])
                  for type_, one in seen[kinds.POD] if type_ == "ADDED"}
         assert ran[order[0]] < begun[f"m{MACHINES - 1:03}"]  # the first runs before the last has a pod
-        assert caplog.records == []  # nobody acted on what somebody else in this process had changed
+        assert caplog.records == []  # nothing acted on what another test in this process had changed
 
 
 async def test_vmi_needs_few_writes() -> None:

@@ -1,4 +1,4 @@
-"""CPUs that a machine has for itself: booked by number, kept over restarts, and never given twice."""
+"""CPUs that a VM has for itself: booked by number, kept over restarts, and never given twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.rejected import Code
 
 
 async def pinned_to(scene: Scene, name: str) -> list[int]:
-    """On which CPUs of its host those of a machine's guest run, in their order, as the domain says."""
+    """On which CPUs of its host those of a VM's guest run, in their order, as the domain says."""
     (domain,) = [one for one in await scene.domains() if one.name == f"here_{name}"]
     return [int(each.get("cpuset", "")) for each in ET.fromstring(domain.xml).iterfind("cputune/vcpupin")]
 
@@ -33,7 +33,7 @@ async def test_dedicated_cpus_are_booked_and_released() -> None:
         await flavor(here, "cpus", vcpus=4, extraSpecs=pinned)
         await machine(here, "a", "cpus", nodeSelector={"kubernetes.io/hostname": "elm"})
         a = await here.running("a")
-        # A machine without devices goes to the cell with the fewest, or the first of those that have as many.
+        # A VM without devices goes to the cell with the fewest, or the first of those that have as many.
         assert a["status"]["flavor"]["hostCells"] == [0]
         assert a["status"]["flavor"]["pinned"] == {"0": 4}
         page = await book.read(here.store, "elm")
@@ -72,7 +72,7 @@ hosts:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "taken"])
 async def test_a_cell_without_a_free_cpu_keeps_its_socket(shared: bool) -> None:
-    """Its CPUs are all shared, or another machine has them: its device still is beside the other cell of the socket."""
+    """Its CPUs are all shared, or another VM has them: its device still is beside the other cell of the socket."""
     conf = CONFIG + "- {name: beside, resource_class: gpu, numa_policy: socket}\n"
     pinned = {"hw:cpu_policy": "dedicated"}
     async with scene(conf + ("cpu_dedicated_set: 0-3\n" if shared else ""), ONE_SOCKET) as here:
@@ -92,7 +92,7 @@ def own_cpus(cores: int, **more: Any) -> Object:
 
 
 async def alone(scene: Scene, name: str, cores: int, host: str = "elm", **spec: Any) -> Object:
-    """A machine without a flavor that wants CPUs for itself."""
+    """A VM without a flavor that wants CPUs for itself."""
     return await scene.create(kinds.VMI, name, {
         "domain": own_cpus(cores), "nodeSelector": {"kubernetes.io/hostname": host}, **spec})
 
@@ -133,7 +133,7 @@ async def test_more_cpus_than_a_cell_has_are_of_several() -> None:
 
 
 async def test_flavor_with_dedicated_cpu_placement() -> None:
-    """The machine's word goes before the flavor's, and the flavor's guest is shown its cell."""
+    """The VM's word goes before the flavor's, and the flavor's guest is shown its cell."""
     async with scene() as here:
         await flavor(here, "shared", "near gpu:1", vcpus=8, extraSpecs={"hw:cpu_policy": "shared"})
         await machine(here, "a", "shared", own_cpus(2), nodeSelector={"kubernetes.io/hostname": "elm"})
@@ -203,7 +203,7 @@ async def test_cpus_that_went_between_the_choice_and_the_booking_are_not_given_t
 
 
 async def test_who_comes_together_gets_what_the_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines of one commit: each is chosen for without the CPUs of cells that those before it took."""
+    """VMs of one commit: each is chosen for without the CPUs of cells that those before it took."""
     commit, together = BindTransaction.commit, list[int]()
 
     async def counted(self: BindTransaction, store: Store) -> list[tuple[Kind, Object]]:

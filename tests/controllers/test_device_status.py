@@ -1,4 +1,4 @@
-"""The loops of instances and their device status alone: scheduler, claims and node are played by the test, step by step."""
+"""The loops of instances and their device status alone: scheduler, claims and node are simulated by the test, step by step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Desk:
         await self.store.patch(kinds.POD, name, {"spec": {"nodeName": "far"}}, "default")
 
     async def given(self, *devices: str) -> None:
-        """A machine whose claim has these devices, and whose pod has a host."""
+        """A VM whose claim has these devices, and whose pod has a host."""
         await self.create()
         await self.claim()
         await self.allocate(*devices)
@@ -130,7 +130,7 @@ async def test_incomplete_pool_and_device_without_address_are_reported() -> None
 
 
 async def test_changed_address_is_followed_until_the_vmi_runs() -> None:
-    """Addresses move when somebody adds a card to a host. A device that is not published for a moment stays where it was."""
+    """Addresses move when a card is added to a host. A device that is not published for a moment stays where it was."""
     async with desk() as here:
         await here.create()
         await here.claim()
@@ -168,7 +168,7 @@ async def test_a_host_that_gets_the_label_of_a_slice_reaches_its_devices() -> No
     ({"resource": "podgroups", "apiGroup": "scheduling.k8s.io", "name": "gang", "uid": "u2"}, True),
 ])
 async def test_whose_a_claim_is(user: Object, shown: bool) -> None:
-    """What another pod has is not shown as this machine's; of a group its pod may be a part."""
+    """What another pod has is not shown as this host's; of a group its pod may be a part."""
     async with desk() as here:
         await here.create()
         await here.claim()
@@ -242,7 +242,7 @@ async def test_what_is_missing_on_the_way_costs_no_patch() -> None:
 
 
 async def test_what_an_earlier_pod_got_is_not_what_the_next_one_gets() -> None:
-    """A launcher pod that went before the machine ran is made again, and may get another device elsewhere."""
+    """A launcher pod that went before the VM ran is made again, and may get another device elsewhere."""
     async with desk() as here:
         await here.claim()
         await here.publish(1, {"gpu-0": address("0000:65:00.0"), "gpu-1": address("0000:66:00.0")})
@@ -260,7 +260,7 @@ async def test_what_an_earlier_pod_got_is_not_what_the_next_one_gets() -> None:
 
 @pytest.mark.parametrize("published", [True, False], ids=["it was ready", "it was not published"])
 async def test_released_device_is_not_in_the_status_of_the_next_pod(published: bool) -> None:
-    """The pod went before the machine ran, and the template of its claim with it."""
+    """The pod went before the VM ran, and the template of its claim with it."""
     async with desk() as here:
         await here.claim()
         if published:
@@ -318,7 +318,7 @@ async def test_terminated_pod_ends_the_vmi_with_its_reason() -> None:
 
 
 async def test_started_vmi_is_not_moved_to_a_later_pod() -> None:
-    """A process that did not know yet how far the machine was made it, and then the machine's own pod went."""
+    """A process that did not know yet how far the VM was made it, and then the VM's own pod went."""
     async with desk() as here:
         await here.given("gpu-0")
         await here.settle()
@@ -382,8 +382,8 @@ async def plug(here: Desk, name: str, **functions: str) -> None:
 
 
 async def test_network_cards_whose_function_came_from_a_claim() -> None:
-    """Of three cards one has a function of the claim that the scheduler made, one that of a claim of the machine's own, and one
-    something that nobody published."""
+    """Of three cards one has a function of the claim that the scheduler made, one that of a claim of the VM's own, and one
+    something that was not published."""
     async with desk() as here:
         await here.claim()
         await here.publish(1, {"gpu-0": address("0000:65:00.0"), "vf-0": address("0000:3b:01.0"),
@@ -404,7 +404,7 @@ async def test_network_cards_whose_function_came_from_a_claim() -> None:
         await here.bind()
         blue = await here.machine()
         assert addresses(blue) == ["0000:65:00.0"]
-        assert "interfaceStatuses" not in blue["status"]["deviceStatus"], "nobody has said yet which card has which"
+        assert "interfaceStatuses" not in blue["status"]["deviceStatus"], "it is unknown yet which NIC has which function"
         revision = here.store.watch_cache(kinds.VMI).revision
         await plug(here, name, fast="0000:3B:01.1", own="0000:65:00.0", other="0000:99:00.0")
         blue = await here.machine()
@@ -422,7 +422,7 @@ async def test_network_cards_whose_function_came_from_a_claim() -> None:
         await here.store.patch(kinds.VMI, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
         await plug(here, name, fast="0000:3b:01.0")
         after = await here.machine()
-        assert after["status"]["deviceStatus"] == blue["status"]["deviceStatus"], "what a running machine has stays"
+        assert after["status"]["deviceStatus"] == blue["status"]["deviceStatus"], "what a running VM has stays"
 
 
 async def test_network_cards_of_a_pod_that_went_are_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Machines with flavors, from the objects that people write to the domain that runs."""
+"""VMs with flavors, from the objects that people write to the domain that runs."""
 
 from __future__ import annotations
 
@@ -215,11 +215,11 @@ async def test_vmi_with_a_claim_and_a_flavor() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "an alias that nobody defined": ({"extraSpecs": {"pci_passthrough:alias": "gpo:1"}},
+    "an alias that was not defined": ({"extraSpecs": {"pci_passthrough:alias": "gpo:1"}},
                                      "spec.extraSpecs[pci_passthrough:alias]", "defined are gpu, near gpu, nic"),
     "no list of aliases": ({"extraSpecs": {"pci_passthrough:alias": "gpu"}},
                            "spec.extraSpecs[pci_passthrough:alias]", "no list of alias:count"),
-    "more than a machine can have": ({"extraSpecs": {"pci_passthrough:alias": "gpu:33"}},
+    "more than a VM can have": ({"extraSpecs": {"pci_passthrough:alias": "gpu:33"}},
                                      "spec.extraSpecs[pci_passthrough:alias]", "one VM can have 32"),
     "a policy that is none": ({"extraSpecs": {"hw:pci_numa_affinity_policy": "close"}},
                               "spec.extraSpecs[hw:pci_numa_affinity_policy]", "none of required"),
@@ -278,7 +278,7 @@ async def test_flavor_of_a_vmi_is_immutable() -> None:
 
 
 async def test_vm_passes_its_flavor_to_its_vmi() -> None:
-    """Each start is a machine of its own, made from the flavor as it is then; when it is stopped the devices are free."""
+    """Each start is a VM of its own, made from the flavor as it is then; when it is stopped the devices are free."""
     async with scene() as here:
         await flavor(here, "large", "gpu:1")
         await here.create(kinds.VM, "blue", {"runStrategy": "Always", "template": {"spec": {
@@ -370,7 +370,7 @@ async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kuberne
 
 
 async def test_a_device_that_was_assigned_to_a_pod_is_not_given_to_a_flavor() -> None:
-    """Nor is one whose pod waits for something else than the device; and when that pod goes anybody may have it."""
+    """Nor is one whose pod waits for something else than the device; and when that pod goes the device is free."""
     async with scene() as here:
         await here.create(kinds.DEVICE_CLASS, "gpu", {"extendedResourceName": "example.com/gpu", "selectors": [
             {"cel": {"expression": 'device.driver == "pci.outfitter.dev"'}}]})
@@ -379,7 +379,7 @@ async def test_a_device_that_was_assigned_to_a_pod_is_not_given_to_a_flavor() ->
             "name": "main", "resources": {"requests": {"cpu": "100"}},
             "assignedDevices": [{"resourceName": "example.com/gpu", "deviceIDs": ["oak/pci-0000-17-00-0"]}]}]})
         await machine(here, "blue", "one", nodeSelector={"kubernetes.io/hostname": "oak"})
-        await here.waits("blue", "PodScheduled", "pod/huge")
+        await here.waits("blue", "PodScheduled", "huge")
         await here.rejected("blue", Code.TOO_FEW_FREE, alias="gpu", wanted=1, match=1, free=0)
         await here.delete(kinds.POD, "huge")
         assert addresses(await here.running("blue")) == ["0000:17:00.0"]

@@ -1,4 +1,4 @@
-"""What nobody owns any more goes; what somebody still owns stays."""
+"""Objects without owners are deleted; objects with an owner stay."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ async def test_two_namespaces_cannot_go() -> None:
 TIMES: dict[str, tuple[Object, int]] = {
     "when it last happened": ({"lastTimestamp": "2026-01-01T00:30:00Z"}, 5400),
     "when it was made, if nothing else is said": ({}, 3600),
-    "when it was made, if nobody can read the time": ({"lastTimestamp": "yesterday"}, 3600),
+    "when it was made, if the time cannot be parsed": ({"lastTimestamp": "yesterday"}, 3600),
     "when it was made, if the time has no zone": ({"lastTimestamp": "2026-01-01T05:00:00"}, 3600),
     "when it was made, if the time is empty": ({"lastTimestamp": None}, 3600),
 }

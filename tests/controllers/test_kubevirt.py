@@ -1,4 +1,4 @@
-"""A gate that is closed while machines use it: they keep running, new ones are refused, and the KubeVirt object says so."""
+"""A gate that is closed while VMs use it: they keep running, new ones are refused, and the KubeVirt object reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pod in which a machine runs."""
+"""The pod in which a VM runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def asks(settings: KubeVirtConfig = launcher_pod.DEFAULT, *, networks: dict[str,
 
 
 def test_an_entry_that_names_no_request_asks_for_the_whole_claim() -> None:
-    """As it was stored before the door refused it. A request that is null would be none of the claim's."""
+    """As it was stored before admission refused it. A request that is null would be none of the claim's."""
     assert asks(devices={"gpus": [{"name": "a", "claimName": "acc"}]})["claims"] == [{"name": "acc"}]
 
 
@@ -60,7 +60,7 @@ def test_memory_request_is_guest_memory_and_overhead() -> None:
     assert 1024 + 200 < plain < 1024 + 400
     assert mebibytes(asks(resources={"requests": {"memory": "1Gi"}})) == plain
     assert mebibytes(asks(memory={"guest": "1Gi"}, resources={"requests": {"memory": "512Mi"}})) == plain - 512, "as written"
-    assert mebibytes(asks()) == plain, "a machine that does not say has 1Gi"
+    assert mebibytes(asks()) == plain, "a VM that does not say has 1Gi"
     assert mebibytes(asks(memory={"guest": "3Gi"})) == plain + 2048 + 2048 // 512
     card = {"name": "a", "claimName": "e", "requestName": "f"}
     for devices in ({"gpus": [card]}, {"hostDevices": [card]}, {"interfaces": [{"name": "a", "sriov": {}}]},
@@ -69,7 +69,7 @@ def test_memory_request_is_guest_memory_and_overhead() -> None:
     assert mebibytes(asks(memory={"guest": "1Gi"}, cpu={"cores": 3})) == plain + 16
     assert mebibytes(asks(memory={"guest": "1Gi"}, devices={"autoattachGraphicsDevice": False})) == plain - 32
     limited = asks(memory={"guest": "1Gi"}, resources={"limits": {"memory": "2Gi"}})["limits"]["memory"]
-    assert limited == f"{plain + 1024}Mi", "a limit has room for what the machine costs besides"
+    assert limited == f"{plain + 1024}Mi", "a limit has room for what the VM costs besides"
 
 
 def test_devices_of_a_flavor_cost_memory_like_those_of_the_spec() -> None:

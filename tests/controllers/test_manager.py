@@ -1,4 +1,4 @@
-"""When everybody has come to rest, and when they never do; which failures are worth a word in the log."""
+"""When all controllers are idle, and when they never are; which failures are worth a word in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines with network cards, from their definitions to the domain: what they get, what they wait for, what they let go of."""
+"""VMs with network cards, from their definitions to the domain: what they get, what they wait for, what they released."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ async def test_a_bridge_is_looked_for_where_there_is_one() -> None:
 WAITS: dict[str, tuple[str, str, list[str]]] = {  # the definition that is named, the condition, and what it says
     "no definition": ("nowhere", "Synchronized", ["failed to locate network attachment definition here/nowhere"]),
     "a definition without a resource": ("poor", "Ready", ["spec.networks[0].multus.networkName", "no resource", RESOURCE]),
-    "a resource that nobody offers": ("strange", "PodScheduled", ["x.com/strange"]),
+    "a resource that no node offers": ("strange", "PodScheduled", ["x.com/strange"]),
     "no function left": ("fast", "PodScheduled", ["x.com/vf", "vmi/"]),
 }
 REJECTED: dict[str, tuple[Code, Object]] = {
-    "a resource that nobody offers": (Code.RESOURCE_NOT_OFFERED, {"resource": "x.com/strange"}),
+    "a resource that no node offers": (Code.RESOURCE_NOT_OFFERED, {"resource": "x.com/strange"}),
     "no function left": (Code.TOO_FEW_FREE, {"resource": "x.com/vf", "match": 3, "free": 0})}
 
 
@@ -165,7 +165,7 @@ async def test_a_network_that_comes_after_the_pod() -> None:
 
 
 async def test_pod_annotations_of_others_do_not_choose_the_function() -> None:
-    """A function that is nobody's, written on the pod before its machine starts."""
+    """A function that is not booked, written on the pod before its VM starts."""
     async with scenery() as scene:
         await machine(scene, "blue", {"fast": (multus("fast"), {**SRIOV, "state": ""})})
         await scene.waits("blue", "Synchronized", "here/fast")

@@ -1,4 +1,4 @@
-"""Hosts with a taint NoExecute: pods that do not tolerate it go, at once or after their time, and machines start elsewhere."""
+"""Hosts with a taint NoExecute: pods that do not tolerate it go, at once or after their time, and VMs start elsewhere."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ async def test_who_does_not_tolerate_it_goes_at_once(scene: Scene) -> None:
 TIMES: dict[str, tuple[list[Object], list[Object], int | None]] = {
     "seconds": ([TAINT], [bears(TAINT, 30)], 30),
     "the smallest of two taints": ([TAINT, OTHER], [bears(OTHER, 50), bears(TAINT, 20)], 20),
-    "one of two is borne for ever": ([TAINT, OTHER], [bears(OTHER), bears(TAINT, 20)], 20),
-    "one of two is not borne": ([TAINT, OTHER], [bears(TAINT, 20)], 0),
+    "one of two is tolerated for ever": ([TAINT, OTHER], [bears(OTHER), bears(TAINT, 20)], 20),
+    "one of two is not tolerated": ([TAINT, OTHER], [bears(TAINT, 20)], 0),
     "the first that fits counts": ([TAINT], [bears(TAINT, 40), bears(TAINT, 10)], 40),
     "no time at all": ([TAINT], [bears(TAINT, 0)], 0),
     "less than no time": ([TAINT], [bears(TAINT, -5)], 0),
-    "a host that is out of reach is borne for five minutes": ([AWAY], [], 300),
+    "a host that is out of reach is tolerated for five minutes": ([AWAY], [], 300),
     "unless the pod says another time": ([AWAY], [bears(AWAY, 7)], 7),
     "for ever": ([TAINT, OTHER], [{"operator": "Exists"}], None),
 }

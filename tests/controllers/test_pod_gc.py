@@ -1,4 +1,4 @@
-"""Pods whose node does not exist any more end, and their machines with them; those of a node that is not ready stay."""
+"""Pods whose node does not exist any more end, and their VMs with them; those of a node that is not ready stay."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_pods_of_a_deleted_node_end_and_a_returning_host_releases_devices(
         await scene.reach(again, "it is started anew")
         [ended] = await scene.events("NodeGone")
         assert ended == "node node-1 does not exist any more"
-        await scene.waits(there, "PodScheduled", "0/1 hosts are available")
+        await scene.waits(there, "PodScheduled", "node-0")
         page = await book.read(scene.store, "node-1")
         assert [one.state for one in page.bookings] == ["prepared"], "the host has not let go"
     async with run(tmp_path, clock, 2, 3) as scene:
@@ -107,7 +107,7 @@ async def test_deleted_vmi_goes_with_its_node_and_its_claim_with_the_page(tmp_pa
     async with run(tmp_path, clock, 1, 2) as scene:
         await scene.delete(kinds.VM, there)
         await wait(scene, 3 * WHILE)
-        assert await uid(scene, there), "nobody can tell whether it is off"
+        assert await uid(scene, there), "it cannot be known whether it is off"
         await scene.store.delete(kinds.NODE, "node-1")
         await scene.store.delete(kinds.LEDGER_PAGE, "node-1")
         await wait(scene, WHILE + 5)

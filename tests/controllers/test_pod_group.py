@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import conditions, kinds
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.rejection import RejectionCode
 from outfitter.scheduling.explain import vm as explain
 from outfitter.scheduling.pod_group import MIN_AVAILABLE, NAME
 from tests.controllers import scenario
@@ -31,10 +32,6 @@ async def phases(scene: Scene) -> dict[str, Any]:
     return {vmi["metadata"]["name"]: (vmi.get("status") or {}).get("phase") for vmi in await scene.all(kinds.VMI)}
 
 
-async def message(scene: Scene, name: str) -> str:
-    return str((conditions.find(await scene.pod(name), "PodScheduled") or {}).get("message"))
-
-
 async def test_pod_group_gets_devices_all_or_nothing() -> None:
     async with scenario.embedded(vfs=1, count=2) as scene:
         await begin(scene)
@@ -43,8 +40,8 @@ async def test_pod_group_gets_devices_all_or_nothing() -> None:
         await scene.settle()
         assert not await scene.bookings()
         assert set((await phases(scene)).values()) == {"Scheduling"}
-        said = await message(scene, "a")
-        assert "there are not enough hosts available for pod group g: 2 of at least 3" in said
+        [rejection] = await scene.rejected("a", RejectionCode.POD_GROUP_TOO_FEW_HOSTS)
+        assert rejection.detail == {"group": "g", "placed": 2, "wanted": 3}
         vmi = await scene.find(kinds.VMI, "a")
         assert vmi is not None
         assert "not enough hosts available" in "\n".join(explain.instance(await scene.cluster_objects(), vmi).text(long=True))
@@ -57,7 +54,8 @@ async def test_all_of_them_are_placed_when_the_last_one_is_there() -> None:
         await member(scene, "b")
         await scene.settle()
         assert not await scene.bookings()
-        assert "pod group g has 2 of at least 3 pods" in await message(scene, "b")
+        [rejection] = await scene.rejected("b", RejectionCode.POD_GROUP_INCOMPLETE)
+        assert rejection.detail == {"group": "g", "members": 2, "wanted": 3}
         await member(scene, "c")
         await scene.settle()
         assert await phases(scene) == dict.fromkeys("abc", "Running")

@@ -1,5 +1,5 @@
 """What the embedded scheduler gives besides plain claims: devices that no host owns, extended resources, and devices that were
-chosen beforehand; many at once; and with parts of it switched off."""
+pre-assigned; many at once; and with parts of it switched off."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_device_of_the_rack_is_had_by_one(scene: Scene, where: Object) -
     await pod(scene, "two", {"fabric": "b"})
     two = await settled(scene, "two")
     assert rejection_conditions.of(two) == [RejectionCode.TOO_FEW_FREE]
-    assert "pod/one (claim a)" in why(two)
+    assert "pod/one" in why(two)
     await scene.delete(kinds.POD, "one")
     assert (await settled(scene, "two"))["spec"]["nodeName"]
     assert await held(scene) == [("x0", "b", "prepared")]
@@ -122,7 +122,7 @@ async def test_a_node_must_not_be_called_like_the_page_of_a_pool(scene: Scene) -
 @pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "another pod's"])
 @pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
 async def test_claim_of_another_owner_is_not_used(scene: Scene, told: bool, owned: bool) -> None:
-    """It has the name that the pod's claim is made with, of which the pod was told already or was not."""
+    """It has the name that the pod's claim is made with, with or without the pod's status naming it."""
     await scene.classes()
     if told:
         await scene.template()
@@ -136,7 +136,7 @@ async def test_claim_of_another_owner_is_not_used(scene: Scene, told: bool, owne
         owner = await settled(scene, "other")
         owners = [{"apiVersion": "v1", "kind": "Pod", "name": "other", "uid": owner["metadata"]["uid"], "controller": True}]
     if told:
-        await scene.delete(kinds.RESOURCE_CLAIM, claim)  # and before anybody hears of it:
+        await scene.delete(kinds.RESOURCE_CLAIM, claim)  # and before any process hears of it:
     other = await scene.create(kinds.RESOURCE_CLAIM, claim, scene.claim_spec(), ownerReferences=owners)
     if not told:
         await scene.template()
@@ -228,7 +228,7 @@ async def test_waiting_pod_has_the_reason(scene: Scene) -> None:
     assert not await scene.all(kinds.RESOURCE_CLAIM)
 
 
-# -- devices that were chosen beforehand
+# -- devices that were pre-assigned
 
 
 async def test_a_pod_gets_the_very_devices_that_were_assigned(scene: Scene) -> None:
@@ -256,7 +256,7 @@ async def test_a_pod_gets_the_very_devices_that_were_assigned(scene: Scene) -> N
     await settled(scene, "greedy-d")
     await scene.delete(kinds.POD, "one")
     await settled(scene, "greedy-d")
-    assert (await settled(scene, "two"))["spec"]["nodeName"] == last, "nobody else got it meanwhile"
+    assert (await settled(scene, "two"))["spec"]["nodeName"] == last, "it was not allocated meanwhile"
     assert [(await settled(scene, f"greedy-{name}"))["spec"].get("nodeName") is not None for name in "abcd"].count(True) == 3
 
 
@@ -333,7 +333,7 @@ async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Sc
     await scene.settle()
     await scene.create(kinds.POD, "large", {"containers": [{"name": "main"}], "resourceClaims": [
         {"name": "both", "resourceClaimName": "both"}]})
-    assert "pod/first" in why(await settled(scene, "large")), "the first reason is told at once"
+    assert "pod/first" in why(await settled(scene, "large")), "the first reason is reported at once"
     events, changes = scenes.logged(scene.product, kinds.EVENT, "here"), scenes.logged(scene.product, kinds.POD, "here")
     for name in (*"bcdefgh", "last"):
         await pod(scene, name, {"fabric": f"claim-{name}"})
@@ -356,7 +356,7 @@ async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Sc
     }, "who asks why gets the answer of now"
     assert scene.clock is not None
     scene.clock.advance(REPORT_INTERVAL)
-    assert "pod/last" in why(await settled(scene, "large")), "the last reason is told in the end"
+    assert "pod/last" in why(await settled(scene, "large")), "the last reason is reported in the end"
     assert written() == (1, 1)
 
 

@@ -1,6 +1,6 @@
 """Everything that the embedded scheduler gives, at once: claims, extended resources, flavors with CPUs of their own, devices
-that were chosen beforehand, that no host owns and that must be made ready, while operators mark and taint, and products die
-between any two writes. After every write nothing is held beyond what was published; at rest nothing leaks and nobody waits for
+that were pre-assigned, that no host owns and that must be made ready, while operators mark and taint, and products die
+between any two writes. After every write nothing is held beyond what was published; at rest nothing leaks and nothing waits for
 what is free."""
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class Mix(World):
         await self.work(300)
 
     async def clear(self) -> None:
-        """Everybody goes, and nothing is left."""
+        """All goes, and nothing is left."""
         await self.unmark()
         for kind in (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM):
             for _, name in list(self.books.objects[kind]):

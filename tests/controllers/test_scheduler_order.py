@@ -168,7 +168,7 @@ async def test_late_claim_event_does_not_release_the_device_of_a_stopped_vm() ->
 
 
 async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """News of pages come later than those of claims, and a claim is booked for its next pod when the old one lets go."""
+    """Events of pages come later than those of claims, and a claim is booked for its next pod when the old one ends."""
     change = book.change_page
 
     async def slow(store: Store, host: str, *arguments: Any, **more: Any) -> Page:
@@ -237,7 +237,7 @@ async def told() -> None:
 
 
 async def test_event_of_a_later_pod_does_not_put_it_first() -> None:
-    """While the scheduler is at work there is news of the last of those who wait for a device, then the device becomes free."""
+    """While the scheduler is at work an event of the last pod that waits for a device, then the device becomes free."""
     async with scenes.embedded(1) as scene:
         await scene.classes()
         device = DeviceId(scene.driver, scene.host.name, "pci-0000-3b-00-0-vf0")
@@ -265,7 +265,7 @@ async def test_event_of_a_later_pod_does_not_put_it_first() -> None:
 async def test_pod_of_a_cancelled_batch_gets_the_reason() -> None:
     async with scenes.embedded(1) as scene:
         [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
-        await scene.settle()  # nobody else is at work
+        await scene.settle()  # no other process is at work
         both = asyncio.Event()
 
         async def never_ends(batch: SchedulingBatch) -> None:
@@ -297,7 +297,7 @@ async def test_who_cannot_be_served_stands_in_nobodys_way() -> None:
 
 @pytest.mark.parametrize("how", ["deleted", "ended"])
 async def test_who_waits_for_cpus_goes_on_when_there_are_some(how: str) -> None:
-    """Of pods without devices no page tells."""
+    """Pods without devices are on no page."""
     async with scenes.embedded(1) as scene:
         [node] = (await scene.store.list(kinds.NODE)).items
         most = {"containers": [{"name": "main", "resources": {"requests": {"cpu": node["status"]["allocatable"]["cpu"]}}}]}

@@ -1,5 +1,5 @@
 """Users, operators and hosts do what they like, several products run on one store and die between any two writes, and the
-promises hold: after every single write, and when all have come to rest. Then the same with a mistake in the product, which
+invariants hold: after every single write, and when all controllers are idle. Then the same with a mistake in the product, which
 must be found."""
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(kind=KIND, some=SOME, source=SOURCE, other=ANY, turns=TURNS)
     def make(self, kind: str, some: list[int], source: str, other: str, turns: int) -> None:
-        """Machines or pods, as many at once as there are devices or more."""
+        """VMs or pods, as many at once as there are devices or more."""
         source = other if kind == "pods" else source
 
         async def make() -> None:
@@ -112,7 +112,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(kind=KIND, some=SOME, grace=st.sampled_from([None, 0]), turns=TURNS)
     def end(self, kind: str, some: list[int], grace: int | None, turns: int) -> None:
-        """Machines or pods are deleted; without grace the pods of machines are, behind their back."""
+        """VMs or pods are deleted; without grace the pods of VMs are, behind their back."""
         async def end() -> None:
             for name in [NAMES[kind][number] for number in some]:
                 if kind == "pods" or grace is None:
@@ -233,14 +233,14 @@ class Machine(stateful.RuleBasedStateMachine):
 
 
 class Wider(Machine):
-    """More may happen: VirtualMachines, what is asked of machines, finalizers of others, writes that fail or whose answers are
-    lost, and informers that have to begin anew."""
+    """More may happen: VirtualMachines, what is asked of VMs, finalizers of others, writes that fail or whose answers are
+    lost, and informers that have to begin again."""
 
     # -- users
 
     @stateful.rule(kind=KIND, some=SOME, source=SOURCE, turns=TURNS)
     def keep(self, kind: str, some: list[int], source: str, turns: int) -> None:
-        """Machines or pods that somebody else wants to look at when they are over."""
+        """VMs or pods that are kept for inspection when they have ended."""
         async def keep() -> None:
             for number in some:
                 await self.world.create(KINDS[kind], NAMES[kind][number], SPECS[kind](source), kept=True)
@@ -400,8 +400,8 @@ MISTAKES = {
     "what an operator marked is given away": (unmarked, "and was booked for|no page says so"),
     "the revision of a page is not checked": (
         careless, "is held by|and was booked for|no page says so|pages say|not prepared|outlived its pod"),
-    "a claim that is over is never let go of": (never(ClaimDeallocation, "_free"), "no user|no longer has a use|pages say"),
-    "a host never lets go of devices": (never(ClaimBookings, "release"), "no user|pages say|no longer has a use"),
+    "a claim that has ended is never released": (never(ClaimDeallocation, "_free"), "no user|no longer has a use|pages say"),
+    "a host never releases devices": (never(ClaimBookings, "release"), "no user|pages say|no longer has a use"),
     "what a crash left is never looked for": (never(Agent, "_sweep"), "no user|domains:|not prepared|no longer has a use"),
     "the scheduler does not hear of pages": (  # several of them contradict each other for ever, each by what it saw
         behind, "are free|no user|no longer has a use|pages say|do not come to rest"),

@@ -1,4 +1,4 @@
-"""Virtual machines, as stories for the embedded product and for a real control plane: started, stopped and asked, ended by
+"""Virtual machines, as scenarios for the embedded product and for a real control plane: started, stopped and asked, ended by
 themselves, with claims of their own."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def ask(scene: Scene, *requests: Object, name: str = "blue") -> None:
 
 
 async def shows(scene: Scene, word: str, name: str = "blue", **more: Any) -> Object:
-    """The machine, once it says that it is so, and all of what it should say besides."""
+    """The VM, once it reports that it is so, and all of what it should say besides."""
     async def check() -> Object | None:
         found = await scene.find(kinds.VM, name)
         status = (found or {}).get("status") or {}
@@ -73,7 +73,7 @@ async def another(scene: Scene, first: str) -> str:
 
 
 async def end(scene: Scene, phase: str) -> None:
-    """The guest goes by itself, as its pod tells."""
+    """The guest goes by itself, as its pod reports."""
     pod = await scene.pod("blue")
     await scene.store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"phase": phase}}, scene.namespace,
                             subresource="status")
@@ -147,7 +147,7 @@ async def _(scene: Scene) -> None:
     if scene.clock is not None:
         scene.clock.advance(60)
         await scene.settle()
-    assert await scene.find(kinds.VMI, "blue") is None, "nobody asked for a start"
+    assert await scene.find(kinds.VMI, "blue") is None, "a start was not requested"
     await ask(scene, {"action": "Start"})
     await another(scene, first)
 
@@ -186,7 +186,7 @@ async def _(scene: Scene) -> None:
     [lucky] = await scene.reach(one, "one of the others runs")
     assert addresses(await scene.running(lucky)) != [first]
     await change(scene, {"runStrategy": "Always"})
-    assert addresses(await scene.running("blue")) == [first], "a stopped machine has lost its device to another"
+    assert addresses(await scene.running("blue")) == [first], "a stopped VM has lost its device to another"
     await scene.check_books()
     await scene.delete(kinds.VM, "blue", propagation="Background")
     for name in ("red", "green"):
@@ -215,7 +215,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(larger, "it runs as the template says now")
 
 
-@story("an instance of somebody else is left alone, and that is said")
+@story("an instance of another owner is not changed, and that is reported")
 async def _(scene: Scene) -> None:
     await scene.template()
     foreign = await scene.machine("blue")
@@ -234,7 +234,7 @@ async def _(scene: Scene) -> None:
     assert conditions.find(machine, "Failure") is None
 
 
-@story("a machine that goes alone leaves its claim to those who use it")
+@story("a VM that goes alone leaves its claim to those who use it")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {
         "runStrategy": "Always", "template": {"spec": {"domain": body()["domain"]}},
@@ -257,7 +257,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
-@story("a machine that somebody keeps stops when it is deleted, unless it was to go alone")
+@story("a VM with a finalizer stops when it is deleted, unless dependents are orphaned")
 async def _(scene: Scene) -> None:
     await scene.template()
     for alone in (True, False):
@@ -353,7 +353,7 @@ async def test_one_that_failed_and_was_halted_starts_at_once() -> None:
 
 
 async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
-    """Whatever stood in the way need not announce itself to machines; a gate that is opened does."""
+    """Whatever stood in the way need not announce itself to VMs; a gate that is opened does."""
     async with scenes.embedded(1) as scene:
         assert isinstance(scene.product, app.Embedded)
         assert scene.clock is not None
@@ -366,7 +366,7 @@ async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
         await ask(scene, {"action": "Start"})
 
         async def at(seconds: float) -> tuple[int, bool, bool]:
-            """How often it was tried until then, whether it says that it failed, and whether there is an instance."""
+            """How often it was tried until then, whether it reports that it failed, and whether there is an instance."""
             assert isinstance(scene.product, app.Embedded)
             assert scene.clock is not None
             scene.clock.advance(seconds - scene.clock.monotonic())
@@ -379,7 +379,7 @@ async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
 
         start = scene.clock.monotonic()
         tries, failed, there = await at(start)
-        assert (1 <= tries <= 2, failed, there) == (True, True, False), "our own news of it may wake us once"
+        assert (1 <= tries <= 2, failed, there) == (True, True, False), "our own events of it may wake us once"
         assert await at(start + 29) == (tries, True, False)
         assert await at(start + 30) == (tries + 1, True, False)
         assert await at(start + 59) == (tries + 1, True, False)
@@ -389,7 +389,7 @@ async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
         await scene.delete(kinds.KUBEVIRT, "kubevirt")
         assert await at(start + 61) == (tries + 2, False, True), "it starts at once"
         started = await shows(scene, "Running")
-        assert "stateChangeRequests" not in started["status"], "the wish is done"
+        assert "stateChangeRequests" not in started["status"], "the action request is done"
 
 
 async def test_a_pod_that_is_forbidden_is_no_secret_and_is_tried_again() -> None:
@@ -413,7 +413,7 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> scenes.Watch:
 
 
 async def _started(scene: Scene) -> str:
-    """The uid of the instance of a machine that was asked to start, and runs."""
+    """The uid of the instance of a VM that was asked to start, and runs."""
     await scene.classes()
     await scene.template()
     await vm(scene, runStrategy="Manual")
@@ -462,7 +462,7 @@ async def _asked(scene: Scene) -> Object:
 
 
 OLD_VIEWS: dict[str, Callable[[Scene], Awaitable[Object]]] = {
-    "a wish that was granted": _asked,
+    "an action request that was granted": _asked,
     "one that runs once": lambda scene: vm(scene, runStrategy="Once"),
     "one that runs again after a failure": lambda scene: vm(scene, runStrategy="RerunOnFailure"),
     "one that ran always": lambda scene: vm(scene, runStrategy="Always"),
@@ -471,7 +471,7 @@ OLD_VIEWS: dict[str, Callable[[Scene], Awaitable[Object]]] = {
 
 @pytest.mark.parametrize("name", OLD_VIEWS)
 async def test_delayed_controller_does_not_start_a_vm_again(name: str) -> None:
-    """A process that stood still (SIGSTOP) goes on with what it saw; meanwhile another started the machine and stopped it."""
+    """A process that stood still (SIGSTOP) goes on with what it saw; meanwhile another started the VM and stopped it."""
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.template()

@@ -1,5 +1,5 @@
-"""Claims that belong to a machine: what keeps them from being made, what becomes of them when their templates change, and who
-lets go of them. Stories are for the embedded product and for a real control plane."""
+"""Claims that belong to a VM: what keeps them from being made, what becomes of them when their templates change, and who
+releases them. Scenarios are for the embedded product and for a real control plane."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def story(name: str) -> Callable[[Tell], None]:
 
 
 def owning(scene: Scene, *names: str, **exactly: Any) -> Object:
-    """The parts of a machine's spec that say: it has a claim of its own for each name, and a device from each."""
+    """The parts of a VM's spec that say: it has a claim of its own for each name, and a device from each."""
     return {"resourceClaimTemplates": [{"name": name, "spec": {"spec": scene.claim_spec("nic", **exactly)}} for name in names],
             "template": {"spec": {"domain": {"memory": {"guest": "1Gi"}, "devices": {
                 "hostDevices": [device(f"{name}0", "nic", name) for name in names]}}}}}
 
 
 async def failure(scene: Scene, *words: str) -> str:
-    """What the machine says that is in its way, once it has all of these words."""
+    """The VM's failure message, once it contains all of these words."""
     async def check() -> str | None:
         found = conditions.find(await scene.find(kinds.VM, "blue") or {}, "Failure")
         message = str((found or {}).get("message"))
@@ -114,7 +114,7 @@ async def test_a_claim_that_may_not_be_deleted_is_no_secret() -> None:
         assert conditions.find(await shows(scene, "Running"), "Failure") is None
 
 
-@story("a claim of somebody else is left alone, and that is said")
+@story("a claim of another owner is not changed, and that is reported")
 async def _(scene: Scene) -> None:
     made = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
     name = vm_claims.claim_name(made, "a")
@@ -135,7 +135,7 @@ async def _(scene: Scene) -> None:
 
 
 async def claims(scene: Scene) -> dict[str, Object]:
-    """The machine's own claims, by their uids."""
+    """The VM's own claims, by their uids."""
     return {claim["metadata"]["uid"]: claim for claim in await scene.all(kinds.RESOURCE_CLAIM)}
 
 
@@ -146,14 +146,14 @@ async def restart_required(scene: Scene) -> None:
     await scene.reach(check, "a restart is required")
 
 
-@story("a claim whose template was taken out goes when the machine stops, and its device with it")
+@story("a claim whose template was taken out goes when the VM stops, and its device with it")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
     had = addresses(await scene.running("blue"))
     before = await claims(scene)
     await change(scene, owning(scene, "a"))
     await restart_required(scene)
-    assert (await claims(scene)).keys() == before.keys(), "what a machine has that runs stays its own"
+    assert (await claims(scene)).keys() == before.keys(), "what a VM has that runs stays its own"
     await change(scene, {"runStrategy": "Halted"})
     await shows(scene, "Stopped")
     await scene.template()
@@ -169,7 +169,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a claim whose template changed is made anew before the next start")
+@story("a claim whose template changed is recreated before the next start")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
     await ask(scene, {"action": "Start"})
@@ -190,9 +190,9 @@ async def _(scene: Scene) -> None:
     await scene.reach(settled, "nothing is left to be done")
 
 
-@story("what is kept for a stopped machine stays when nothing of it changed")
+@story("what is kept for a stopped VM stays when nothing of it changed")
 async def _(scene: Scene) -> None:
-    """Also when nobody noted what it was made from, and when a label of its template is another one."""
+    """Also without the annotation of what it was created from, and when a label of its template is another one."""
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     had = addresses(await scene.running("blue"))
     [(uid, claim)] = (await claims(scene)).items()
@@ -212,7 +212,7 @@ async def _(scene: Scene) -> None:
     assert list(await claims(scene)) == [uid]
 
 
-@story("a machine that is deleted in the foreground takes its claim along")
+@story("a VM that is deleted in the foreground takes its claim along")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     await scene.running("blue")
@@ -225,7 +225,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("the claim of a stopped machine that is deleted is made anew")
+@story("the claim of a stopped VM that is deleted is recreated")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     await scene.running("blue")
@@ -242,7 +242,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
-@story("a machine starts again and again, and the pods that it had use its claim no more")
+@story("a VM starts again and again, and the pods that it had use its claim no more")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     had = addresses(await scene.running("blue"))
@@ -263,7 +263,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(users, "its last pod and itself use the claim")
 
 
-@story("a claim whose template was taken out stays as long as somebody else uses it")
+@story("a claim whose template was taken out stays as long as it is used")
 async def _(scene: Scene) -> None:
     made = await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
     await scene.running("blue")
@@ -287,7 +287,7 @@ async def _(scene: Scene) -> None:
 
 
 def by_template(template: str = "one-vf", *, listed: bool = True, **entry: Any) -> Object:
-    """The parts of a machine's spec that say: it has a claim of its own from that ResourceClaimTemplate, and a device from it.
+    """The parts of a VM's spec that say: it has a claim of its own from that ResourceClaimTemplate, and a device from it.
     KubeVirt wants it listed in the template of the instance too."""
     same = [{"name": "gpu", "resourceClaimTemplateName": template}] if listed else []
     return {"resourceClaimTemplates": [{"name": "gpu", "resourceClaimTemplateName": template, **entry}],
@@ -314,7 +314,7 @@ async def crowded(scene: Scene) -> None:
     await scene.waits("red", "PodScheduled")
 
 
-@story("a claim of a ResourceClaimTemplate is made when the machine starts, stays over restarts, and goes when it stops")
+@story("a claim of a ResourceClaimTemplate is made when the VM starts, stays over restarts, and goes when it stops")
 async def _(scene: Scene) -> None:
     made = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **by_template()})
     await shows(scene, "Stopped")
@@ -352,13 +352,13 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("with persistWhenStopped it stays while the machine is stopped, whatever becomes of the template")
+@story("with persistWhenStopped it stays while the VM is stopped, whatever becomes of the template")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.template("other")
     await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **by_template(listed=False, persistWhenStopped=True)})
     await shows(scene, "Stopped")
-    assert not await own_claims(scene), "it is made when the machine starts"
+    assert not await own_claims(scene), "it is made when the VM starts"
     await change(scene, {"runStrategy": "Always"})
     had = addresses(await scene.running("blue"))
     [claim] = await own_claims(scene)
@@ -378,7 +378,7 @@ async def _(scene: Scene) -> None:
     await freed(scene)
 
 
-@story("a guest that shuts down gives back what is not kept while the machine is stopped")
+@story("a guest that shuts down releases what is not kept while the VM is stopped")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **by_template()})
@@ -415,7 +415,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(there, "it is there before the first start")
 
 
-@story("a machine that runs again after a failure keeps what it has")
+@story("a VM that runs again after a failure keeps what it has")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.create(kinds.VM, "blue", {"runStrategy": "RerunOnFailure", **by_template()})
@@ -454,7 +454,7 @@ async def test_stale_cache_releases_nothing() -> None:
 
 
 async def test_delayed_controller_releases_nothing_of_a_running_vm() -> None:
-    """It knows the machine as it was before it was started."""
+    """It knows the VM as it was before it was started."""
     async with scenes.embedded(2) as scene:
         await scene.classes()
         await scene.template()
@@ -474,7 +474,7 @@ async def test_delayed_controller_releases_nothing_of_a_running_vm() -> None:
 
 
 async def test_delayed_controller_releases_no_kept_claim() -> None:
-    """It knows the template as it was before the machine was changed, had another claim and was stopped again."""
+    """It knows the template as it was before the VM was changed, had another claim and was stopped again."""
     async with scenes.embedded(2) as scene:
         await scene.classes()
         seen = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
@@ -502,7 +502,7 @@ async def test_embedded(name: str) -> None:
 
 
 class Elsewhere(ClaimDeallocation):
-    """kube-controller-manager looks after claims: it takes pods off that are over, and knows nothing of machines."""
+    """kube-controller-manager looks after claims: it takes pods off that have ended, and knows nothing of VMs."""
 
     halts = False  # until 1.35: it does nothing for a claim that something else than a pod uses
 

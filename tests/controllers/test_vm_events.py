@@ -1,4 +1,4 @@
-"""Every step of a machine's life can be read: as an event on the machine, its instance or its pod, and as a phase with its
+"""Every step of a VM's life can be read: as an event on the VM, its instance or its pod, and as a phase with its
 time."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def test_from_its_making_to_its_end() -> None:
 
 
 async def test_loops_are_not_woken_for_what_they_do_nothing_about() -> None:
-    """A machine of its own is nothing to the loop of VirtualMachines; claims are made once, and the rest of a pod's life does
+    """A VM of its own is nothing to the loop of VirtualMachines; claims are made once, and the rest of a pod's life does
     not matter to whoever makes them."""
     async with scenes.embedded(1) as scene:
         await scene.classes()

@@ -1,4 +1,4 @@
-"""What is done for a machine, by how it wants to run, what it was asked and how its instance is."""
+"""What is done for a VM, by how it wants to run, what it was asked and how its instance is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NONE, FAILED, ENDED, RUNS, WAITS = "none", "Failed", "Succeeded", "Running", "Sc
 
 
 def vm(how: str, *requests: Object, before: str | None = None, **status: Any) -> Object:
-    """`before`: how it was told to run when it was last looked at."""
+    """`before`: how it was asked to run when it was last looked at."""
     return {"metadata": {"name": "blue"}, "spec": {"runStrategy": how},
             "status": {**({"runStrategy": before} if before else {}), "stateChangeRequests": list(requests), **status}}
 
@@ -37,13 +37,13 @@ TABLE: dict[str, tuple[Object, str, str, list[Object]]] = {
     "once, and it has been": (vm("Once", before="Once"), NONE, "nothing", []),
     "once, and it was halted before": (vm("Once", before="Halted"), NONE, "create", []),
     "rerun, for the first time": (vm("RerunOnFailure"), NONE, "create", []),
-    "rerun, and somebody stopped it": (vm("RerunOnFailure", before="RerunOnFailure"), NONE, "nothing", []),
+    "rerun, and a user stopped it": (vm("RerunOnFailure", before="RerunOnFailure"), NONE, "nothing", []),
     "rerun, and it is asked to start": (vm("RerunOnFailure", START, before="RerunOnFailure"), NONE, "create", []),
     "manual, asked to start": (vm("Manual", START), NONE, "create", []),
     "manual, asked to start and stop then": (vm("Manual", START, STOP), NONE, "create", []),
     "manual, a stop that came too late": (vm("Manual", STOP), NONE, "nothing", []),
     "halted, asked to start": (vm("Halted", START), NONE, "nothing", []),
-    "an action that nobody knows": (vm("Manual", {"action": "Dance"}), RUNS, "nothing", []),
+    "an unknown action": (vm("Manual", {"action": "Dance"}), RUNS, "nothing", []),
     "always, and it runs": (vm("Always"), RUNS, "nothing", []),
     "halted, and it runs": (vm("Halted"), RUNS, "delete", []),
     "manual, asked to stop": (vm("Manual", STOP), RUNS, "delete", [STOP]),
@@ -73,7 +73,7 @@ TABLE: dict[str, tuple[Object, str, str, list[Object]]] = {
         "create",
         [],
     ),
-    "rerun, noted, and somebody asks by hand": (vm("Manual", vm_run_strategy.RERUN, START), NONE, "create", []),
+    "rerun, recorded, and a user requests it": (vm("Manual", vm_run_strategy.RERUN, START), NONE, "create", []),
     "rerun, failed, noted, and it is to run by hand now": (vm("Manual", vm_run_strategy.RERUN), FAILED, "nothing", []),
     "rerun, failed, and asked to stop": (vm("RerunOnFailure", STOP), FAILED, "delete", [STOP]),
 }

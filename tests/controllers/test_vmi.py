@@ -1,4 +1,4 @@
-"""The life of machines with devices, as stories that are told twice: to the embedded product and to a real control plane with
+"""The life of VMs with devices, as scenarios that run twice: on the embedded product and on a real control plane with
 kube-scheduler and kube-controller-manager. There the scheduler has words of its own; only what is ours is compared."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def claim_of(scene: Scene, machine: str) -> Object:
     return claim
 
 
-@story("a machine runs with its device", vfs=2)
+@story("a VM runs with its device", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template()
     made = await scene.machine("blue")
@@ -95,7 +95,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("the second machine waits and the reason names the holder")
+@story("the second VM waits and the reason names the holder")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -105,7 +105,7 @@ async def _(scene: Scene) -> None:
     if scene.embedded:
         await scene.rejected("green", Code.TOO_FEW_FREE, wanted=1, match=1, free=0)
     green = await scene.phase("green", "Scheduling")
-    assert device_status.missing_devices(green) == ["nic0"], "it says which claim it waits for, and nothing more"
+    assert device_status.missing_devices(green) == ["nic0"], "it names which claim it waits for, and nothing more"
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
 
 
@@ -125,7 +125,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("a deleted machine leaves nothing", vfs=2)
+@story("a deleted VM leaves nothing", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -135,7 +135,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a machine is paused and goes on")
+@story("a VM is paused and goes on")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -161,7 +161,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a named claim is kept after the machine, and is free")
+@story("a named claim is kept after the VM, and is free")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
@@ -190,7 +190,9 @@ async def _(scene: Scene) -> None:
 @story("a claim that comes late")
 async def _(scene: Scene) -> None:
     await scene.machine("blue", claim="mine")
-    await scene.waits("blue", "PodScheduled" if scene.embedded else "DevicesReady", "mine", "does not exist")
+    await scene.waits("blue", "PodScheduled" if scene.embedded else "DevicesReady", "mine")
+    if scene.embedded:
+        assert rejection_conditions.of(await scene.pod("blue")) == [Code.CLAIM_MISSING]
     await scene.claim("mine")
     await scene.running("blue")
 
@@ -207,7 +209,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
-@story("a claim that is deleted while in use waits for the machine")
+@story("a claim that is deleted while in use waits for the VM")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
@@ -219,7 +221,9 @@ async def _(scene: Scene) -> None:
     assert claim["status"]["allocation"]
     await scene.check_books()
     await scene.machine("green", claim="mine")
-    await scene.waits("green", "PodScheduled" if scene.embedded else "DevicesReady", "claim mine is being deleted")
+    await scene.waits("green", "PodScheduled" if scene.embedded else "DevicesReady", "mine")
+    if scene.embedded:
+        assert rejection_conditions.of(await scene.pod("green")) == [Code.CLAIM_DELETING]
     await scene.delete(kinds.VMI, "blue")
     await scene.gone("blue")
 
@@ -266,7 +270,7 @@ async def _(scene: Scene) -> None:
     assert not await scene.domains()
 
 
-@story("a machine that is deleted while it waits")
+@story("a VM that is deleted while it waits")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -281,7 +285,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a launcher pod that is deleted by force stops its machine and frees the device")
+@story("a launcher pod that is deleted by force stops its VM and frees the device")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -297,7 +301,7 @@ async def _(scene: Scene) -> None:
     assert [booking.holder.purpose for booking in await scene.bookings()] == ["vmi/green"]
 
 
-@story("a second launcher pod, made by who did not know that the machine had started, does not bring it back")
+@story("a second launcher pod, made by who did not know that the VM had started, does not bring it back")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -318,9 +322,9 @@ async def _(scene: Scene) -> None:
     await scene.reach(over, "the second pod is gone, and holds nothing")
 
 
-@story("a machine that is to go alone takes its pod along all the same")
+@story("a VM that is to go alone takes its pod along all the same")
 async def _(scene: Scene) -> None:
-    """The pod has lost its owner before anybody looked, and its news do not reach the instance any more."""
+    """The pod has lost its owner before any process looked, and its events do not reach the instance any more."""
     await scene.machine("blue")
     await scene.phase("blue", "Scheduling")
     pod = (await scene.pod("blue"))["metadata"]["name"]
@@ -330,7 +334,7 @@ async def _(scene: Scene) -> None:
     assert await scene.find(kinds.POD, pod) is None
 
 
-@story("a pod that is off gives its devices back, though somebody keeps its object")
+@story("a pod that is off releases its devices, though a finalizer keeps its object")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
@@ -351,7 +355,7 @@ async def _(scene: Scene) -> None:
     await scene.gone("blue")
 
 
-@story("a machine that is off does not say that it runs, though somebody keeps its object")
+@story("a VM that is off does not say that it runs, though a finalizer keeps its object")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -370,7 +374,7 @@ async def _(scene: Scene) -> None:
     await scene.gone("blue")
 
 
-@story("a launcher pod that goes before the machine has started is followed by another")
+@story("a launcher pod that goes before the VM has started is followed by another")
 async def _(scene: Scene) -> None:
     await scene.machine("blue")
     await scene.phase("blue", "Scheduling")
@@ -380,7 +384,7 @@ async def _(scene: Scene) -> None:
     assert blue["status"]["activePods"] == {(await scene.pod("blue"))["metadata"]["uid"]: scene.host.name}
 
 
-@story("a machine whose device a rival has prepared does not start and says why")
+@story("a VM whose device a rival has prepared does not start and gives the reason")
 async def _(scene: Scene) -> None:
     [part] = (await scene.store.list(kinds.RESOURCE_SLICE, fields=f"spec.driver={scene.driver}")).items
     [name] = [entry["name"] for entry in part["spec"]["devices"]]
@@ -389,7 +393,7 @@ async def _(scene: Scene) -> None:
     await book.book(scene.store, scene.host.name, [held])
     await scene.template()
     await scene.machine("blue")
-    await scene.waits("blue", "PodScheduled" if scene.embedded else "Ready", "vmi/rival (claim theirs) in elsewhere",
+    await scene.waits("blue", "PodScheduled" if scene.embedded else "Ready", "vmi/rival", "theirs", "elsewhere",
                       "2026-01-01T00:00:00Z")
     assert not await scene.domains()
     assert [booking.holder.purpose for booking in await scene.bookings()] == ["vmi/rival"]
@@ -398,13 +402,13 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("two machines that name one claim: a VM's devices are not shared")
+@story("two VMs that name one claim: a VM's devices are not shared")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
     await scene.running("blue")
     await scene.machine("green", claim="mine")
-    await scene.waits("green", "PodScheduled" if scene.embedded else "Ready", "claim mine", "pod/virt-launcher-blue-")
+    await scene.waits("green", "PodScheduled" if scene.embedded else "Ready", "mine", "virt-launcher-blue-")
     assert rejection_conditions.of(await scene.pod("green")) == [Code.CLAIM_IN_USE]
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
     await scene.delete(kinds.VMI, "blue")
@@ -454,8 +458,8 @@ def _words_of_the_scheduler(old: Object | None, new: Object | None) -> bool:
 
 
 def _of_devices(scene: Scene, seen: Sequence[tuple[Object | None, Object | None]]) -> list[Object | None]:
-    """The changes of an instance that told of its devices. That a claim is not there after two seconds costs one more; how long
-    kube-controller-manager takes to make it, and its news to come, is not ours to promise."""
+    """The changes of a VMI's device status. That a claim is not there after two seconds costs one more; how long
+    kube-controller-manager takes to make it, and its events to come, is not ours to promise."""
     def told(obj: Object | None) -> tuple[object, object]:
         known = conditions.find(obj or {}, "DevicesReady") or {}
         return ((obj or {}).get("status") or {}).get("deviceStatus"), (known.get("status"), known.get("message"))
@@ -475,7 +479,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
     assert 1 <= len(_of_devices(scene, seen)) <= 2
-    # All of a machine's start: made, finalizer, waiting (in one or two sentences), scheduled, devices, running.
+    # All of a VM's start: made, finalizer, waiting (in one or two sentences), scheduled, devices, running.
     ours = seen if scene.embedded else [change for change in seen if not _words_of_the_scheduler(*change)]
     assert len(ours) <= (7 if scene.embedded else 9), [(new or {}).get("status") for _, new in seen]
 
@@ -509,7 +513,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a machine that names a request which its claim lacks does not keep the only device")
+@story("a VM that names a request which its claim lacks does not keep the only device")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("odd", device(request="that"))

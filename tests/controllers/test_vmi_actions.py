@@ -1,4 +1,4 @@
-"""Machines that are paused, go on, begin anew, start paused and are stopped by force, as virtctl asks for it: from the request
+"""VMs that are paused, go on, begin again, start paused and are stopped by force, as virtctl asks for it: from the request
 to the hypervisor and back to what people read. `tests/node/test_vmi_actions_kills.py` kills in between."""
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def paused(instance: Object) -> tuple[str, str, str]:
 
 
 async def pod(told: Told) -> tuple[str, str, str]:
-    """What the conditions of its pod say: that the machine is not paused, whether it is ready, and why not."""
+    """What the conditions of its pod say: that the VM is not paused, whether it is ready, and why not."""
     found = await told.scene.pod("blue")
     assert found["spec"]["readinessGates"] == [{"conditionType": "kubevirt.io/virtual-machine-unpaused"}]
     unpaused = conditions.find(found, "kubevirt.io/virtual-machine-unpaused") or {"status": "-"}
@@ -129,7 +129,7 @@ async def test_vmi_is_paused_and_unpaused() -> None:
         await told.ask("pause")
         vm = await told.shows("Paused")
         await told.settle()
-        assert await pod(told) == STANDS, "nobody sends it anything"
+        assert await pod(told) == STANDS, "no signal is sent"
         found = await told.instance()
         assert (paused(found), found["status"]["phase"]) == (("True", "False", "PausedByUser"), "Running")
         assert vm["status"]["ready"] is False

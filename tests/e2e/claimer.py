@@ -33,12 +33,12 @@ NAMESPACE = "default"
 class Client:
     def __init__(self, store: Kube, name: str) -> None:
         self.store, self.name = store, name
-        self._dice = random.Random(name)  # everybody tries the devices in an order of its own
+        self._dice = random.Random(name)  # each client tries the devices in its own order
 
     async def book(self, host: str, driver: str, devices: Sequence[str]) -> Object:
         """One of the devices: {"won": device, "tries": number} or {"lost": {device: who has it}}. What is raised besides is a
         fault, and ends the process."""
-        holder = Holder("Consumer", "", self.name, f"uid-{self.name}")  # a claim that is not there would be let go of
+        holder = Holder("Consumer", "", self.name, f"uid-{self.name}")  # a claim that is not there would be released
         lost: dict[str, str] = {}
         tries = 0
         for device in self._dice.sample(devices, len(devices)):
@@ -50,7 +50,7 @@ class Client:
                 except AlreadyHeld as error:
                     lost[device] = error.by
                 except (Conflict, AlreadyExists):
-                    continue  # somebody was faster: read again
+                    continue  # another client was faster: read again
                 else:
                     return {"client": self.name, "won": device, "tries": tries}
         return {"client": self.name, "lost": lost, "tries": tries}

@@ -107,7 +107,7 @@ def _run_server(**options: Any) -> None:
 
 
 class Up:
-    """`outfit up` on a free port. `start` returns when it says that it is up."""
+    """`outfit up` on a free port. `start` returns when it reports that it is up."""
 
     def __init__(self, data: Path, *words: str, simulate: str | None = "1x1", patience: float = PATIENCE) -> None:
         self.data, self.patience = data, patience
@@ -163,8 +163,8 @@ class Up:
                 self.said += piece.decode()
         return self.said
 
-    def tells(self, title: str) -> str:
-        """What stands behind a title in its greeting: `tells("API server")`."""
+    def printed(self, title: str) -> str:
+        """What stands behind a title in its greeting: `printed("API server")`."""
         lines = [line.strip() for line in self.said.splitlines()]
         return next(line.removeprefix(title).strip() for line in lines if line.startswith(title))
 
@@ -208,7 +208,7 @@ class Up:
         return row[0].split()[2] if row else ""
 
     def blue_runs_and_green_waits(self) -> None:
-        """The story's middle, on a host with one device. Both at once would be a race that either may win."""
+        """The scenario's middle, on a host with one device. Both at once would be a race that either may win."""
         self.ok("apply", "-f", str(EXAMPLE / "1-class.yaml"), "-f", str(EXAMPLE / "2-blue.yaml"))
         until(lambda: self.phase("blue") == "Running", "blue runs")
         self.ok("apply", "-f", str(EXAMPLE / "3-green.yaml"))

@@ -1,5 +1,5 @@
 """What tests and .ci/run take from the network survives a connection that breaks once: `scripts/again`, both scripts that
-build with Go, and the packages of the host in a VM. Go and apt are played here."""
+build with Go, and the packages of the host in a VM. Go and apt are simulated here."""
 
 from __future__ import annotations
 

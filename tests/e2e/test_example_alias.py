@@ -1,4 +1,4 @@
-"""The story of examples/02-alias, typed by a person: flavors, aliases, and machines made from them."""
+"""The scenario of examples/02-alias, typed by a person: flavors, aliases, and VMs made from them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_example_runs(up: Up) -> None:
     stopped = up.ok("plan", "-f", "-", stdin=STOPPED).splitlines()
     assert stopped[0].startswith("vm/stopped would go to elm once it is started (")
     assert [line.split()[0] for line in stopped[1:]] == ["mine/card:", "claim", "claim", "claim"]
-    assert len({line.partition(": ")[2] for line in stopped[1:]}) == 4, "a machine's claims and its flavor share nothing"
+    assert len({line.partition(": ")[2] for line in stopped[1:]}) == 4, "a VM's claims and its flavor share nothing"
 
     crowded = typed("plan", "-f", "-", kubeconfig=up.kubeconfig, stdin=CROWDED).out  # CPUs count
     assert "vmi/a would go to elm" in crowded

@@ -1,4 +1,4 @@
-"""The story of examples/05-claim-template: a VM's own claim from a ResourceClaimTemplate, freed or kept when the VM stops."""
+"""examples/05-claim-template: a VM's own claim from a ResourceClaimTemplate, freed or kept when the VM stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The story of examples/04-network: machines with network cards, their addresses, and what they wait for."""
+"""The scenario of examples/04-network: VMs with network cards, their addresses, and what they wait for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_cards_are_plugged_into(up: Up) -> None:
     uid = json.loads(up.ok("get", "vmi", "coral", "-o", "json"))["metadata"]["uid"]
     up.ok("vm", "restart", "coral")
     until(lambda: uid not in up.ok("get", "vmi", "-o", "yaml") and up.phase("coral") == "Running", "coral runs again")
-    assert addresses(up, "coral") == first, "addresses that nobody chose stay"
+    assert addresses(up, "coral") == first, "automatic addresses stay"
     up.kill()
     up.start()
     assert (addresses(up, "coral"), up.ok("domxml", "coral").count("<interface")) == (first, 3)

@@ -1,4 +1,4 @@
-"""The story of examples/01-one-vf, typed by a person: one device, two machines. With `outfit`, and with a real kubectl."""
+"""The scenario of examples/01-one-vf, typed by a person: one device, two VMs. With `outfit`, and with a real kubectl."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_example_runs_with_outfit(up: Up) -> None:
     until(lambda: up.phase("blue") == "Running", "blue runs")
     assert ok("apply", "-f", f"{EXAMPLES}/3-green.yaml") == "virtualmachineinstance.kubevirt.io/green created\n"
     until(lambda: "Unschedulable" in up.ok("get", "vmi", "green", "-o", "yaml"), "green was considered")
-    assert len(ok("get", "resourceclaims", "-o", "name").splitlines()) == 2, "each machine has a claim of its own"
+    assert len(ok("get", "resourceclaims", "-o", "name").splitlines()) == 2, "each VM has a claim of its own"
 
     why = ok("why", "vmi/green")
     assert "1 match, 0 free" in why
@@ -72,7 +72,7 @@ def test_readme_commands_run_in_order(up: Up, file: str) -> None:
     assert len(lines) >= 8
     for line in lines:
         until(functools.partial(_typed_well, up, line.split()), line)
-    assert not up.phase("blue"), "both stories end without blue"
+    assert not up.phase("blue"), "both scenarios end without blue"
 
 
 def _typed_well(up: Up, words: list[str]) -> bool:

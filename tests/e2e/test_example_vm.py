@@ -35,7 +35,7 @@ def status(up: Up, name: str) -> str:
 def test_device_stays_with_the_vm(up: Up) -> None:
     up.ok("apply", "-f", str(EXAMPLE / "1-class.yaml"), "-f", str(EXAMPLE / "2-amber.yaml"))
     until(lambda: status(up, "amber") == "Stopped", "amber is known")
-    assert not up.ok("get", "vmi", "-o", "name"), "it starts when somebody says so"
+    assert not up.ok("get", "vmi", "-o", "name"), "it starts on request"
     assert up.ok("vm", "start", "amber") == "amber starts\n"
     until(lambda: status(up, "amber") == "Running", "amber runs")
     first = claim(up)

@@ -1,4 +1,4 @@
-"""The host in a VM is booted again when the emulator has lost a processor of it, and only then. QEMU is played here."""
+"""The host in a VM is booted again when the emulator has lost a processor of it, and only then. QEMU is simulated here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hypervisor `outfit up` takes, and how it says so."""
+"""Which hypervisor `outfit up` takes, and how it reports it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.process import typed
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if libvirt-python were installed; nothing is called before a machine is asked for."""
+    """As if libvirt-python were installed; nothing is called before a VM is asked for."""
     monkeypatch.setitem(sys.modules, "libvirt", sys)
 
 

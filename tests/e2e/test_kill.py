@@ -1,9 +1,9 @@
 """kill -9 of the whole product at any moment: what was acknowledged is there, nothing is given twice, and all of it settles.
 
-Three devices, more machines than that, several clients: one makes and deletes instances, one virtual machines with claims of
+Three devices, more VMs than that, several clients: one makes and deletes instances, one virtual machines with claims of
 their own, one such whose claims are made for each start; these are started, stopped and restarted too. After each kill the same
-data is started again and must come to rest with no device idle that somebody waits for, and the claims, the pages, the domains,
-the host's checkpoint and the drivers of its devices telling the same story."""
+data is started again and must come to rest with no device idle that a VM waits for, and the claims, the pages, the domains,
+the host's checkpoint and the drivers of its devices agreeing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.e2e.process import EXAMPLE, POLL, ForkedUp, Up
 
 DEVICES = 3
 CLIENTS = 3
-NAMES = 3  # of each client: nine machines for three devices
+NAMES = 3  # of each client: nine VMs for three devices
 HOST = f"""
 hosts:
 - name: node
@@ -34,7 +34,7 @@ hosts:
   - {{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice,
      vfs: {{count: {DEVICES}, product: 1889, driver: iavf}}}}
 """
-CONFIG = "device_spec: [{vendor_id: 8086, product_id: 1889}]"  # so each is taken from its driver, and given back
+CONFIG = "device_spec: [{vendor_id: 8086, product_id: 1889}]"  # so each is taken from its driver, and released
 SETTLE = 120.0  # seconds until everything must have come to rest
 
 
@@ -60,7 +60,7 @@ def _machine(name: str, strategy: str, *, own: bool) -> Object:
 
 @dataclass
 class Known:
-    """What the clients were told. A machine is in neither when its fate was not acknowledged."""
+    """The responses that the clients got. A VM is in neither when its fate was not acknowledged."""
 
     there: dict[str, str] = field(default_factory=dict)  # name -> uid of a create that was acknowledged
     gone: set[str] = field(default_factory=set)  # uids of deletes that were acknowledged
@@ -83,7 +83,7 @@ async def _client(
                 known.there[name] = made["metadata"]["uid"]
             elif not number or (what := dice.choice(ACTS)) == "delete":
                 known.stopping.add(name)
-                uid = known.there.pop(name)  # from here on until the answer nobody knows
+                uid = known.there.pop(name)  # unknown until the answer comes
                 await store.delete(kind, name, "default", uid=uid)
                 known.gone.add(uid)
             else:
@@ -147,7 +147,7 @@ class World:
                       for result in devices.get("results") or ())
 
     def unrest(self) -> str:
-        """Why this is not yet the end of the story; empty when it is. Says nothing that may never be true on the way."""
+        """Why this is not yet the end of the scenario; empty when it is. Says nothing that may never be true on the way."""
         left = [name for objects in (self.machines, self.instances) for name, obj in objects.items()
                 if obj["metadata"].get("deletionTimestamp")]
         if left:
@@ -228,7 +228,7 @@ async def _settled(store: Kube, up: Up) -> World:
 
 
 def _check(world: World, known: Known) -> None:
-    """A settled world against what the clients were told."""
+    """A settled scenario against the responses that the clients got."""
     have = {obj["metadata"]["uid"] for objects in (world.machines, world.instances) for obj in objects.values()}
     for name, uid in known.there.items():
         assert uid in have, f"the create of {name} was acknowledged, and it is gone"
@@ -238,7 +238,7 @@ def _check(world: World, known: Known) -> None:
         bus, slot, function = address[5:7], address[8:10], address[11]
         assert f'bus="0x{bus}" slot="0x{slot}" function="0x{function}"' in world.domains[uid]
         if uid in known.running:
-            assert address == known.running[uid][1], "a device moved under a running machine"
+            assert address == known.running[uid][1], "a device moved under a running VM"
     stopped = [name for uid, (name, _) in known.running.items() if uid not in world.running and name not in known.stopping]
     assert not stopped, f"ran before the kill and do not any more: {stopped}"
 

@@ -1,4 +1,4 @@
-"""kill -9 of the whole product right after a wish was acknowledged: the next start carries it out, and finds a paused machine
+"""kill -9 of the product right after an action request was acknowledged: the next start carries it out, and finds a paused VM
 as it is."""
 
 from __future__ import annotations

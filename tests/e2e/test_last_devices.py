@@ -1,5 +1,5 @@
 """Many clients in several processes want the last devices of one host at the same moment, over HTTPS: by booking on the page
-themselves, and through the front door with pods and claims. As many get one as there are; the others are told who has it."""
+themselves, and through the API with pods and claims. As many get one as there are; the others get the holder."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ async def test_on_the_page_in_a_cluster_many_times(cluster: kubernetes.Cluster, 
 
 
 def _elsewhere() -> tuple[str, list[str]]:
-    """A host that nobody serves: there is its page alone, made in the first round."""
+    """A host that is not served: there is its page alone, made in the first round."""
     return f"last-{uuid.uuid4().hex[:8]}", [f"vf{number}" for number in range(DEVICES)]
 
 
-# -- through the front door
+# -- through the API
 
 
 async def pods(store: Kube) -> dict[str, Object]:
@@ -136,7 +136,7 @@ async def wave(store: Kube, left: set[str]) -> set[str]:
 
 
 async def check_books(store: Kube, running: set[str]) -> None:
-    """Each of those who run has a device that nobody else has, and page and claims tell the same."""
+    """Each of those who run has a device of its own, and page and claims agree."""
     claims = (await store.list(kinds.RESOURCE_CLAIM, "default")).items
     given = {claim["metadata"]["uid"]: claim for claim in claims if (claim.get("status") or {}).get("allocation")}
     users = [user["name"] for claim in given.values() for user in claim["status"]["reservedFor"]]
@@ -149,7 +149,7 @@ async def check_books(store: Kube, running: set[str]) -> None:
 
 
 async def nothing_is_given(store: Kube) -> None:
-    """Until all devices are back: a claim lets go of its device after the last of its pods is gone."""
+    """Until all devices are back: a claim releases its device after the last of its pods is gone."""
     loop = asyncio.get_running_loop()
     end = loop.time() + PATIENCE
     while True:

@@ -1,4 +1,4 @@
-"""`outfit up` with machines in libvirt: whoever is killed, outfitter, libvirtd or QEMU, the rest goes on and it is told."""
+"""`outfit up` with VMs in libvirt: whoever is killed, outfitter, libvirtd or QEMU, the rest goes on and it is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.hardware import daemon, kernel
 from tests.hardware.daemon import Daemon
 
 pytestmark = [pytest.mark.libvirt, pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")]
-PATIENCE = 300.0  # QEMU is slow on a loaded machine
+PATIENCE = 300.0  # QEMU is slow on a loaded host
 MACHINE = """
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
@@ -71,14 +71,14 @@ def drive(up: Up, name: str) -> Path:
 def test_killed_process_is_recovered(libvirtd: Daemon, tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None)
     with up:
-        assert f"this host; its VMs run in libvirt at {libvirtd.uri}" in up.tells("hosts")
+        assert f"this host; its VMs run in libvirt at {libvirtd.uri}" in up.printed("hosts")
         up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue"))
         until(lambda: up.phase("blue") == "Running", "blue runs", PATIENCE)
         qemu, seed = libvirtd.qemu("default_blue"), drive(up, "blue")
         assert str(seed.resolve()) in kernel.opened(qemu)
         assert f'file="{seed}"' in up.ok("domxml", "blue")
         up.kill()
-    assert alive(qemu), "machines outlive outfitter"
+    assert alive(qemu), "VMs outlive outfitter"
     assert b"I am blue" in seed.read_bytes()
     with up:
         assert up.start().phase("blue") == "Running"
@@ -87,8 +87,8 @@ def test_killed_process_is_recovered(libvirtd: Daemon, tmp_path: Path) -> None:
         libvirtd.kill()
         up.ok("apply", "-f", "-", stdin=MACHINE.format(name="green"))
         until(lambda: "does not answer" in said(up, "green"), "green says why it waits", PATIENCE)
-        assert up.phase("blue") == "Running", "nobody knows that it ended"
-        assert alive(qemu), "machines outlive libvirtd"
+        assert up.phase("blue") == "Running", "it is unknown that it ended"
+        assert alive(qemu), "VMs outlive libvirtd"
         libvirtd.start()
         until(lambda: up.phase("green") == "Running", "green runs", PATIENCE)
         assert (up.phase("blue"), libvirtd.qemu("default_blue")) == ("Running", qemu)
@@ -105,7 +105,7 @@ def test_killed_process_is_recovered(libvirtd: Daemon, tmp_path: Path) -> None:
 
 
 def state(libvirtd: Daemon, name: str, *, do: str = "") -> str:
-    """What libvirt itself says of a machine, or what somebody does to it with virsh."""
+    """What libvirt itself says of a VM, or what virsh does to it."""
     library: Any = connection.library()
     conn = library.open(libvirtd.uri)
     dom = conn.lookupByName(name)
@@ -197,7 +197,7 @@ def test_nics_of_a_real_vm(libvirtd: Daemon, tmp_path: Path, bridge: str) -> Non
 
 
 def plugged(bridge: str) -> Any:
-    """What hangs on a bridge of this machine."""
+    """What hangs on a bridge of this host."""
     return json.loads(subprocess.run(["ip", "-json", "link", "show", "master", bridge], check=True, capture_output=True,
                                      text=True).stdout or "[]")
 

@@ -1,6 +1,6 @@
-"""kill -9 of `outfit up`, and of libvirtd in between, at seeded moments while machines in libvirt are started, stopped,
-restarted and made anew. Afterwards libvirt has exactly the domains that the API says run: none twice, no definition left over,
-and every machine that ran, and that nobody asked to stop, has the same QEMU."""
+"""kill -9 of `outfit up`, and of libvirtd in between, at seeded moments while VMs in libvirt are started, stopped,
+restarted and recreated. Afterwards libvirt has exactly the domains that the API says run: none twice, no definition left over,
+and every VM that ran, and that was not asked to stop, has the same QEMU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.hardware import daemon
 from tests.hardware.daemon import Daemon
 
 pytestmark = [pytest.mark.libvirt, pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")]
-PATIENCE = 300.0  # seconds to come to rest: QEMU is slow on a loaded machine, and libvirt is asked again after up to 30
+PATIENCE = 300.0  # seconds to come to rest: QEMU is slow on a loaded host, and libvirt is asked again after up to 30
 ACTS = ("start", "start", "stop", "restart", "anew")
 STRATEGIES = ("Always", "Manual", "RerunOnFailure")
 POLL = 0.1
@@ -47,7 +47,7 @@ def manifest(name: str, strategy: str) -> Object:
 
 
 async def act(store: Kube, name: str, dice: random.Random) -> bool:
-    """What a user does to a machine; whether it was accepted, or may have been."""
+    """What a user does to a VM; whether it was accepted, or may have been."""
     what = dice.choice(ACTS)
     try:
         if what == "anew":
@@ -79,16 +79,16 @@ class World:
     pods: list[Object]
     domains: dict[str, tuple[str, bool]]  # name -> UUID, and whether it is active
     definitions: list[str]  # files of libvirtd
-    processes: Counter[str]  # QEMUs that live, by the name of their machine
+    processes: Counter[str]  # QEMUs that live, by the name of their VM
 
     @property
     def running(self) -> dict[str, str]:
-        """Name of the domain -> uid, of the machines that the API says run."""
+        """Name of the domain -> uid, of the VMs that the API says run."""
         return {f"default_{name}": obj["metadata"]["uid"] for name, obj in self.instances.items()
                 if (obj.get("status") or {}).get("phase") == "Running"}
 
     def unrest(self) -> str:
-        """Why this is not yet the end of the story; empty when it is."""
+        """Why this is not yet the end of the scenario; empty when it is."""
         for name, vm in self.machines.items():
             status, instance = vm.get("status") or {}, self.instances.get(name)
             word, how = status.get("printableStatus"), vm_api.run_strategy(vm)
@@ -113,7 +113,7 @@ class World:
 
 
 def qemus(names: list[str]) -> Counter[str]:
-    """The QEMUs of these machines, by the processes that there are."""
+    """The QEMUs of these VMs, by the processes that there are."""
     found: Counter[str] = Counter()
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -143,9 +143,9 @@ def domains(uri: str) -> dict[str, tuple[str, bool]]:
 class Story:
     def __init__(self, up: Up, libvirtd: Daemon, seed: int) -> None:
         self.up, self.libvirtd, self.dice = up, libvirtd, random.Random(seed)
-        mark = uuid.uuid4().hex[:8]  # nobody else on this machine has machines of these names
+        mark = uuid.uuid4().hex[:8]  # no other process on this host has VMs of these names
         self.names = [f"{color}-{mark}" for color in ("blue", "green", "red")]
-        self.ran: dict[str, Runs] = {}  # when all was at rest, less those that somebody did something to since
+        self.ran: dict[str, Runs] = {}  # when all was at rest, less those that were acted on since
         self.kills = 0
 
     async def look(self, store: Kube) -> World:
@@ -165,11 +165,11 @@ class Story:
                     raise TimeoutError(f"not at rest within {PATIENCE:g} s: {why}\n{self.up.log()}")
                 await asyncio.sleep(POLL)
         now = {name.removeprefix("default_"): Runs(uid, self.libvirtd.qemu(name)) for name, uid in world.running.items()}
-        assert {name: now.get(name) for name in self.ran} == self.ran, "who ran runs no more, or anew"
+        assert {name: now.get(name) for name in self.ran} == self.ran, "who ran runs no more, or again"
         self.ran = now
 
     async def work(self) -> None:
-        """Users do something, and at some moment of what follows from it whoever runs machines is killed."""
+        """Users do something, and at some moment of what follows from it whoever runs VMs is killed."""
         async with self.up.store() as store:
             for _ in range(self.dice.randint(1, 3)):
                 name = self.dice.choice(self.names)

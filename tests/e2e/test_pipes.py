@@ -1,4 +1,4 @@
-"""Commands whose output somebody stops reading, as `head -1` does: they end without a word."""
+"""Commands whose pipe is closed, as `head -1` does: they end without a word."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def unread(words: Sequence[str], home: Path, kubeconfig: Path | None = None, *, both: bool = False) -> tuple[int, str]:
-    """How a command ends whose output goes to a pipe that nobody reads, and what it says on standard error; `both`: that goes
+    """How a command ends whose output goes to a pipe that is not read, and what it says on standard error; `both`: that goes
     there too."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -103,13 +103,13 @@ def unlike(shown: ET.Element, found: ET.Element) -> list[str]:
 
 
 def check(up: Up, machine: Mapping[str, Any]) -> None:
-    """One machine is what its document shows."""
+    """One VM is what its document shows."""
     found = instance(up, machine)
     status = found["status"].get("deviceStatus") or {}
     assert not list(differences(machine["deviceStatus"], status, "deviceStatus"))
     entries: list[Object] = [entry for entries in status.values() for entry in entries]
     more = [{key: value for key, value in entry["deviceResourceClaimStatus"].items() if key in BESIDES} for entry in entries]
-    assert not list(differences([machine["besides"]] if status else [], more, "deviceStatus")), "it says what hardware it is"
+    assert not list(differences([machine["besides"]] if status else [], more, "deviceStatus")), "it reports what hardware it is"
     shown = [set(entry["deviceResourceClaimStatus"]) for entries in machine["deviceStatus"].values() for entry in entries]
     assert [set(entry["deviceResourceClaimStatus"]) - set(BESIDES) for entry in entries] == shown, "and nothing else"
 
@@ -129,7 +129,7 @@ def check(up: Up, machine: Mapping[str, Any]) -> None:
 
 
 def device_status_writes(up: Up) -> dict[str, int]:
-    """How many writes of each machine changed what is said of its devices, by the server's own history."""
+    """How many writes of each VM changed what is said of its devices, by the server's own history."""
     async def watch() -> dict[str, int]:
         counts: dict[str, int] = {}
         last: dict[str, Any] = {}
@@ -163,7 +163,7 @@ def test_every_manifest_file_by_file(up: Up, document: str) -> None:
         if machine is None:
             continue
         if "start" in machine:
-            assert machine["name"] not in phases(up), "it says that it does not run yet"
+            assert machine["name"] not in phases(up), "it reports that it does not run yet"
             up.ok("vm", "start", machine["start"])
         until(lambda name=machine["name"]: phases(up).get(name) == "Running", f"{machine['name']} runs")  # type: ignore[misc]
         check(up, machine)
@@ -174,7 +174,7 @@ def test_every_manifest_file_by_file(up: Up, document: str) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_whole_folder_at_once(up: Up, document: str) -> None:
-    """In any order of events each machine gets a device of its kind, and its own."""
+    """In any order of events each VM gets a device of its kind, and its own."""
     done = typed("apply", "-f", str(SEEDS / document), kubeconfig=up.kubeconfig)
     assert (done.code, done.err) == (0, "")
     for machine in SHOWN[document]:
@@ -189,7 +189,7 @@ def test_a_whole_folder_at_once(up: Up, document: str) -> None:
 
 
 def test_the_model_that_was_given_is_the_one_of_its_host(up: Up) -> None:
-    """Three hosts, two models: the status says which hardware it is."""
+    """Three hosts, two models: the status names which hardware it is."""
     up.ok("apply", "-f", str(SEEDS / "000" / "2-namespaces.yaml"), "-f", str(SEEDS / "000" / "5-one-of-two-models.yaml"))
     until(lambda: phases(up).get("gpu-test1/vmi-fedora") == "Running", "vmi-fedora runs")
     [entry] = read(up, kinds.VMI, "gpu-test1", "vmi-fedora")["status"]["deviceStatus"]["gpuStatuses"]
@@ -198,7 +198,7 @@ def test_the_model_that_was_given_is_the_one_of_its_host(up: Up) -> None:
     assert given["product"] == models[given["pool"]]
     [claim] = read(up, kinds.RESOURCE_CLAIM, "gpu-test1")
     [config] = claim["status"]["allocation"]["devices"]["config"]
-    assert config["source"] == "FromClass", "what the class tells the driver reaches it with the claim"
+    assert config["source"] == "FromClass", "what the class reports the driver reaches it with the claim"
     assert config["opaque"]["parameters"]["driverConfig"] == {"driver": "vfio-pci"}
 
 
@@ -236,7 +236,7 @@ def test_three_spellings_mean_the_same(up: Up) -> None:
 
 
 def test_a_resource_that_nothing_stands_for_is_waited_for_with_a_reason(up: Up) -> None:
-    """As Kubernetes has it; and once a class maps the name the machine runs."""
+    """As Kubernetes has it; and once a class maps the name the VM runs."""
     class_, machine = yaml.safe_load_all((SEEDS / "000" / "4-by-resource-name.yaml").read_text())
     up.ok("apply", "-f", "-", stdin=yaml.safe_dump(machine))
     until(lambda: "nvidia.com/GP102GL_Tesla_P40" in up.ok("why", "vmi-gpu"), "the reason names the resource")

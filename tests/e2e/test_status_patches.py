@@ -1,5 +1,5 @@
-"""What devices cost the API server: of every machine all writes are watched, from its creation to its end, and compared with
-those of a machine that has no devices. Whichever way the devices are asked for, they cost two writes more at most."""
+"""What devices cost the API server: of every VM all writes are watched, from its creation to its end, and compared with
+those of a VM that has no devices. Whichever way the devices are asked for, they cost two writes more at most."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WORLD = [
         "name": "fast", "namespace": "default", "annotations": {network_info.RESOURCE: RESOURCE}}},
     _object(kinds.FLAVOR, "two-nics", {"vcpus": 1, "memory": "64Mi", "extraSpecs": {"pci_passthrough:alias": "nic:2"}}),
 ]
-# How a machine asks, and how many devices it then has.
+# How a VM asks, and how many devices it then has.
 WAYS: Mapping[str, tuple[Object, int]] = {
     "template": (_claimed({"resourceClaimTemplateName": "one"}, "r0"), 1),
     "count": (_claimed({"resourceClaimTemplateName": "three"}, "r0"), 3),
@@ -70,7 +70,7 @@ WAYS: Mapping[str, tuple[Object, int]] = {
 
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Object]]]:
-    """Every state that a watcher saw of every machine, one after the other so that none waits for another."""
+    """Every state that a watcher saw of every VM, one after the other so that none waits for another."""
     folder = tmp_path_factory.mktemp("patches")
     (folder / "config.yaml").write_text(CONFIG)
     with ForkedUp(folder / "data", "--config", str(folder / "config.yaml"), simulate="1x16") as up:

@@ -44,12 +44,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def test_start_prints_address_and_next_commands(running: Up) -> None:
-    assert running.tells("API server").startswith("https://127.0.0.1:")
-    assert running.tells("hosts") == "node-0, node-1 (simulated as --simulate 2x3 says)"
-    assert running.tells("devices") == "6 offered"
-    assert running.tells("data") == str(running.data)
+    assert running.printed("API server").startswith("https://127.0.0.1:")
+    assert running.printed("hosts") == "node-0, node-1 (simulated as --simulate 2x3 says)"
+    assert running.printed("devices") == "6 offered"
+    assert running.printed("data") == str(running.data)
     assert f"export KUBECONFIG={running.kubeconfig}" in running.said
-    assert running.tells("API server") in running.kubeconfig.read_text()
+    assert running.printed("API server") in running.kubeconfig.read_text()
     assert stat.S_IMODE(running.kubeconfig.stat().st_mode) == 0o600
     assert stat.S_IMODE(running.data.stat().st_mode) == 0o700
     assert not running.log()
@@ -165,13 +165,13 @@ def test_a_kubeconfig_is_written_where_it_was_asked_for(data: Path, tmp_path: Pa
         assert typed("get", "nodes", kubeconfig=wanted).code == 0
         up.kill()
         up.start()  # its own it writes again: the port has changed
-        assert up.tells("API server") in wanted.read_text()
+        assert up.printed("API server") in wanted.read_text()
 
 
 THEIRS: dict[str, tuple[object, str]] = {
     "of other clusters": ({"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "work", "cluster": {}}]},
                           "is a kubeconfig for other clusters"),
-    "a machine": ({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}, "is no kubeconfig"),
+    "a VM": ({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}, "is no kubeconfig"),
     "text": ("hello", "is no kubeconfig"),
 }
 
@@ -191,8 +191,8 @@ def test_file_of_another_program_is_not_overwritten(data: Path, tmp_path: Path, 
 @pytest.mark.skipif(not NOTHING_HERE, reason="this machine has a device bound to vfio-pci")
 def test_host_without_devices_simulates_two_hosts(data: Path) -> None:
     with Up(data, simulate=None) as up:
-        assert up.tells("hosts") == "node-0, node-1 (simulated, because this host has no device bound to vfio-pci to offer)"
-        assert up.tells("devices") == "16 offered"
+        assert up.printed("hosts") == "node-0, node-1 (simulated, because this host has no device bound to vfio-pci to offer)"
+        assert up.printed("devices") == "16 offered"
 
 
 def _facts(up: Up) -> dict[str, Any]:
@@ -239,11 +239,11 @@ def test_a_restart_keeps_everything_as_it_was(data: Path, end: signal.Signals) -
         assert up.end() == (0 if end == signal.SIGTERM else -signal.SIGKILL)
         folder = up.data / "domains" / "node-0"
         ghost = folder / "0b7e1a5c-0000-4000-8000-000000000000_default_ghost.xml"
-        ghost.write_text(GHOST)  # one of ours, and runs for nobody
+        ghost.write_text(GHOST)  # one of ours, without a VMI
         guest = folder / "1c8f2b6d-0000-4000-8000-000000000000_guest.xml"
-        guest.write_text("<domain><name>guest</name></domain>\n")  # somebody else's
+        guest.write_text("<domain><name>guest</name></domain>\n")  # another owner's
         up.start()
-        # A machine that comes and goes shows that the controllers have worked since.
+        # A VM that comes and goes shows that the controllers have worked since.
         up.ok("apply", "-f", "-", stdin=ANOTHER.format(name="late"))
         until(lambda: _waits(up, "late"), "late waits")
         up.ok("delete", "vmi", "late")

@@ -1,4 +1,4 @@
-"""KubeVirt's own virtctl, as `scripts/virtctl` builds it, against `outfit up`: what its users type, and what they are told."""
+"""KubeVirt's own virtctl, as `scripts/virtctl` builds it, against `outfit up`: what its users type, and what it prints."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def machines(up: Up) -> Up:
 
 
 def picture(up: Up) -> list[tuple[str, object, object]]:
-    """All of every machine and instance that people or tools may have written."""
+    """All of every VM and instance that people or tools may have written."""
     found = json.loads(up.ok("get", "vm,vmi", "-o", "json"))["items"]
     return sorted((f"{obj['kind']}/{obj['metadata']['name']}", obj["spec"], obj["status"]) for obj in found
                   if obj["metadata"]["name"] in STATES)
@@ -146,14 +146,14 @@ def test_a_dry_run_changes_nothing(name: str, machines: Up) -> None:
 ON_VM, ON_VMI = ("Operation cannot be fulfilled on virtualmachine.kubevirt.io", "Operation cannot be fulfilled on "
                  "virtualmachineinstance.kubevirt.io")
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "start nobody": (("start", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
-    "stop nobody": (("stop", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
-    "restart nobody": (("restart", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
-    "pause nobody": (("pause", "vm", "nobody"), 'Error getting VirtualMachine nobody: virtualmachines.kubevirt.io "nobody"'),
+    "start of an unknown name": (("start", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
+    "stop of an unknown name": (("stop", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
+    "restart of an unknown name": (("restart", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
+    "pause of no VM": (("pause", "vm", "nobody"), 'Error getting VirtualMachine nobody: virtualmachines.kubevirt.io "nobody"'),
     "pause no instance": (("pause", "vmi", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
     "unpause no instance": (("unpause", "vmi", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
-    "reboot nobody": (("soft-reboot", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
-    "reset nobody": (("reset", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
+    "reboot of an unknown name": (("soft-reboot", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
+    "reset of an unknown name": (("reset", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
     "in another namespace": (("start", OFF, "-n", "kube-system"), 'virtualmachine.kubevirt.io "still" not found'),
     "start what runs": (("start", RUNS), f'{ON_VM} "runs": VM is already running'),
     "start what runs once": (("start", ONCE), f'{ON_VM} "once": VM is already running'),

@@ -1,4 +1,4 @@
-"""scripts/virtctl with a Go that is played: what it leaves in the cache is whole or not there, whoever comes or dies."""
+"""scripts/virtctl with a Go that is simulated: what it leaves in the cache is whole or not there, whoever comes or dies."""
 
 from __future__ import annotations
 

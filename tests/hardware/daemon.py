@@ -1,5 +1,5 @@
-"""A libvirtd of one's own: its folders are bound over the system's in a mount namespace, so that nothing of this machine's
-libvirt is touched or needed. Machines outlive it, as they do on a host. Needs root."""
+"""A libvirtd of one's own: its folders are bound over the system's in a mount namespace, so that nothing of this host's
+libvirt is touched or needed. VMs outlive it, as they do on a host. Needs root."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.hardware import embed, guest
 LIBVIRTD = "/usr/sbin/libvirtd"
 FOLDERS = {"etc": "/etc/libvirt", "lib": "/var/lib/libvirt", "cache": "/var/cache/libvirt", "run": "/run/libvirt",
            "log": "/var/log/libvirt"}
-PATIENCE = 300.0  # seconds until it listens; a loaded machine takes long
+PATIENCE = 300.0  # seconds until it listens; a loaded host takes long
 
 
 def missing() -> str:
@@ -87,11 +87,11 @@ class Daemon:
             self._process = None
 
     def qemu(self, name: str) -> int:
-        """The process of a machine."""
+        """The process of a VM."""
         return embed.pid(self.folder, name)
 
     def end(self) -> None:
-        """With all its machines."""
+        """With all its VMs."""
         for pid in (self.folder / "run" / "qemu").glob("*.pid"):
             with suppress(ProcessLookupError):
                 os.kill(int(pid.read_text()), signal.SIGKILL)

@@ -46,5 +46,5 @@ def small(built: Domain, disk: Path, serial: Path | None = None) -> Domain:
 
 
 def pid(root: Path, name: str) -> int:
-    """The QEMU of a machine."""
+    """The QEMU of a VM."""
     return int((root / "run" / "qemu" / f"{name}.pid").read_text())

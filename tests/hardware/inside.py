@@ -19,7 +19,7 @@ UUID = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
 
 
 def compare() -> int:
-    """What outfitter scans is what lspci tells; how many functions that are."""
+    """What outfitter scans is what lspci reports; how many functions that are."""
     found = scan.scan(FolderTree(Path("/")))
     for oddity in found.warnings:
         print("oddity:", oddity)
@@ -66,11 +66,11 @@ def by_hand(report: Report, bound: list[str], *, network: bool) -> None:
 
 
 def by_outfitter(report: Report, counts: dict[str, int], disk: str, displays: list[str]) -> None:
-    """Everything is the host's until somebody asks for it: outfitter makes virtual functions, takes devices and gives them
+    """All devices are the host's until they are requested: outfitter makes virtual functions, takes devices and gives them
     back. `counts`: how many each physical function has; `disk` is one that the host uses."""
     listed = [f"{{vendor_id: '{GPU[0]}', product_id: '{GPU[1]}'}}", f"{{vendor_id: '{NIC_VF[0]}', product_id: '{NIC_VF[1]}'}}",
               f"{{address: '{disk}'}}"]
-    # The virtual functions of a disk have its own product, so they are told from it by their function.
+    # The virtual functions of a disk have its own product, so they are distinguished by their function.
     listed += [f"{{address: {{bus: '{bus}', slot: '00', function: '[1-7]'}}}}"
                for address in counts if (bus := address.split(":")[1]) and address in kernel.of(*NVME)]
     config = "".join([

@@ -63,7 +63,7 @@ def virtual(address: str, count: int) -> list[str]:
 
 
 def wait_for_loose(addresses: list[str]) -> None:
-    """The NVMe driver tries virtual functions that nobody set up, and lets go of them after a while."""
+    """The NVMe driver tries virtual functions that are not configured, and releases them after a while."""
     settle()
     end = time.monotonic() + PATIENCE
     while any(driver(address) for address in addresses):

@@ -1,5 +1,5 @@
 """A host in a VM: QEMU emulates two NUMA nodes, an IOMMU, a network card and an NVMe disk with virtual functions, and two
-displays that pass for GPUs. Its root filesystem is this machine's, read-only, with changes kept in memory: so it has the same
+displays that pass for GPUs. Its root filesystem is this host's, read-only, with changes kept in memory: so it has the same
 libvirt, QEMU and virtual environment. What it reports comes through a folder that both share, and so do the signs of life of
 its processors."""
 
@@ -65,7 +65,7 @@ class Machine:
         self.command += [*_machine(kernel / "boot" / f"vmlinuz-{release}", folder), *_devices(folder, network=self.network)]
 
     def run(self, limit: float) -> Iterator[str]:
-        """Boot it and yield what it reports, line by line, until it powers off or the time is over. Raises StandsStill when a
+        """Boot it and yield what it reports, line by line, until it powers off or the time has ended. Raises StandsStill when a
         processor of it does nothing any more."""
         end, seen = time.monotonic() + limit, 0
         with (self.folder / "qemu.txt").open("wb") as log:
@@ -102,7 +102,7 @@ def _machine(kernel: Path, folder: Path) -> list[str]:
         "-numa", "node,nodeid=0,cpus=0,memdev=m0", "-numa", "node,nodeid=1,cpus=1,memdev=m1",
         "-device", "intel-iommu,intremap=on,caching-mode=on",
         "-kernel", str(kernel), "-initrd", str(folder / "initrd.gz"), "-append",
-        # no_timer_check: a machine that is busy emulates a timer that looks broken.
+        # no_timer_check: a VM that is busy emulates a timer that looks broken.
         "console=ttyS0 quiet panic=-1 no_timer_check intel_iommu=on iommu=nopt mitigations=off random.trust_cpu=on",
         "-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
         "-serial", f"file:{folder / 'serial.txt'}",

@@ -1,5 +1,5 @@
 """What a host in a VM is made of: Debian packages by name, unpacked into a cache folder and never installed. The archive's
-address, and the keys with which it is checked, are those that this machine's apt uses."""
+address, and the keys with which it is checked, are those that this host's apt uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRIVERS = ("virtio_pci", "9pnet_virtio", "9p", "overlay")  # what it takes to ge
 
 
 class Missing(Exception):
-    """A part that cannot be had here; the text says which, and what to do."""
+    """A part that cannot be had here; the text names which, and what to do."""
 
 
 def check_tools() -> None:
@@ -60,8 +60,8 @@ def _unpack(package: str, target: Path, *, apt: dict[str, str] | None = None, su
 
 
 def _download(wanted: str, folder: Path, apt: dict[str, str] | None) -> None:
-    """A mirror may drop a connection, and may have a newer version than its list said: then the lists are read anew, by whoever
-    may do that."""
+    """A mirror may drop a connection, and may have a newer version than its list: then the lists are updated, if this process
+    may."""
     unsandboxed = ("-o", "APT::Sandbox::User=root") if os.geteuid() == 0 else ()
     for tries_left in reversed(range(TRIES)):
         try:
@@ -73,7 +73,7 @@ def _download(wanted: str, folder: Path, apt: dict[str, str] | None) -> None:
             print(f"  trying again: {error}", flush=True)
             time.sleep(PAUSE)
             if apt is not None or os.geteuid() == 0:
-                with suppress(Missing):  # what it was for says so
+                with suppress(Missing):  # what it was for reports it
                     _run("apt-get", "update", "-qq", "-o", "Acquire::Retries=3", env=apt)
 
 
@@ -139,7 +139,7 @@ def mediated(release: str, folder: Path) -> bool:
 
 def qemu() -> tuple[list[str], bool]:
     """The newest QEMU that the distribution has for this release, as the beginning of a command, and whether it emulates a
-    network card with virtual functions; the one of its backports where this machine's own does not."""
+    network card with virtual functions; the one of its backports where this host's own does not."""
     own = shutil.which("qemu-system-x86_64")
     assert own is not None
     if "igb" in _run(own, "-device", "help"):
@@ -161,7 +161,7 @@ def qemu() -> tuple[list[str], bool]:
 
 
 def _backports() -> tuple[dict[str, str], str]:
-    """An apt of its own that sees the backports; this machine's is left as it is."""
+    """An apt of its own that sees the backports; this host's is left as it is."""
     told = _run("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(ORIGIN)", "Created-By: Packages")
     release = re.search(r"^VERSION_CODENAME=(\S+)$", Path("/etc/os-release").read_text(), re.MULTILINE)
     if release is None:

@@ -15,7 +15,7 @@ STILL = 120.0  # seconds without a sign of life
 
 
 def time_given(pid: int, proc: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> float:
-    """Seconds, without those that the busiest thread of a process has waited for a processor of this machine: an emulator that
+    """Seconds, without those that the busiest thread of a process has waited for a processor of this host: an emulator that
     gets no time shows no sign of life either, and has lost nothing."""
     waited = [0]  # nanoseconds
     for thread in (proc / str(pid) / "task").glob("*/schedstat"):  # none where the kernel does not count

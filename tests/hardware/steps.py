@@ -1,4 +1,4 @@
-"""How the host in a VM says what it does: one line a step, with the time it took, as soon as it is over."""
+"""How the host in a VM reports what it does: one line a step, with the time it took, as soon as it has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Report:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """What fails is told and ends the run; its trace is in the output."""
+        """What fails is reported and ends the run; its trace is in the output."""
         start = time.monotonic()
         try:
             yield

@@ -54,7 +54,7 @@ def kind_is(kind: str, product: str = "") -> str:
 
 
 def manifest(name: str, wishes: dict[str, str], gpus: tuple[str, ...], named: tuple[str, ...] = ()) -> str:
-    """A machine with one device for each wish, and the claim from which it gets them; `named` are those that it asks for by the
+    """A VM with one device for each request, and the claim from which it gets them; `named` are those that it asks for by the
     names of resources."""
     requests = "".join(REQUEST % (wish, how) for wish, how in wishes.items() if wish not in named)
     classes = "".join(NAMED % (wish, RESOURCE % wish, wishes[wish]) for wish in named)
@@ -142,8 +142,8 @@ class Story:
         return self.instance(name)
 
     def run(self, name: str, wishes: dict[str, str], gpus: tuple[str, ...] = (), **named: list[str]) -> dict[str, str]:
-        """Start a machine; what it got, by wish: each is with vfio-pci, and QEMU has it open. `named`: wishes for a device by
-        the name of a resource, with the functions that may be meant; the status tells of them too."""
+        """Start a VM; what it got, by request: each is with vfio-pci, and QEMU has it open. `named`: requests for a device by
+        the name of a resource, with the functions that may be meant; the status reports them too."""
         self.up.ok("apply", "-f", "-", stdin=manifest(name, wishes, gpus, tuple(named)))
         status = self._reach(name, "Running")["status"]["deviceStatus"]
         entries = [*status.get("gpuStatuses", ()), *status.get("hostDeviceStatuses", ())]
@@ -158,8 +158,8 @@ class Story:
         return found
 
     def run_with_card(self, parent: str) -> str:
-        """Start a machine whose network card is a virtual function of `parent`, by a network that another machine's class
-        serves; which it is. While the parent is switched off the machine waits, and says so."""
+        """Start a VM whose network card is a virtual function of `parent`, by a network that another VM's class
+        serves; which it is. While the parent is switched off the VM waits, and reports it."""
         name = kernel.interface(parent)
         kernel.switch(name, "down")
         self.up.ok("apply", "-f", "-", stdin=CARDS)
@@ -179,7 +179,7 @@ class Story:
         return embed.pid(ROOT, f"default_{name}")
 
     def free(self, *names: str) -> None:
-        """Nobody holds anything."""
+        """Nothing is held."""
         def nothing() -> bool:
             pages = json.loads(self.up.ok("get", "ledgerpages", "-o", "json"))["items"]
             return not any(page["spec"].get("bookings") for page in pages)
@@ -193,10 +193,10 @@ class Story:
         self.free(name)
 
     def restart_by_kill(self, name: str) -> None:
-        """kill -9 of outfitter: the machine goes on and is adopted."""
+        """kill -9 of outfitter: the VM goes on and is adopted."""
         qemu, before = self.qemu(name), self.instance(name)["status"]
         self.up.kill()
-        assert Path(f"/proc/{qemu}").exists(), "machines outlive outfitter"
+        assert Path(f"/proc/{qemu}").exists(), "VMs outlive outfitter"
         self.up.start()
         expect(self.qemu(name), qemu, f"the process of {name}")
         after = self._reach(name, "Running")["status"]

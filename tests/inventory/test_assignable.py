@@ -71,7 +71,7 @@ CASES: dict[str, tuple[list[HostDevice], list[tuple[str, ...]], dict[str, str]]]
         group(gpu(A), gpu(B, driver=None), gpu(C)), [], {A: B, B: "no driver", C: B}),
     "a member whose class is unknown keeps the others": (
         group(gpu(A), gpu(B, class_code=None)), [], {A: B, B: "readable vendor"}),
-    "a member that nobody could read keeps the others": (
+    "an unreadable member keeps the others": (
         [gpu(A, members=(B,))], [], {A: f"with {B}, which could not be read"}),
     "a member that says it is elsewhere keeps the others": (
         [gpu(A, members=(B,)), gpu(B, iommu_group=21)], [(B,)], {A: "another group (21)"}),

@@ -34,7 +34,7 @@ def test_the_way_from_the_root(path: str, name: str | None) -> None:
 
 
 def test_bus_numbers_do_not_matter() -> None:
-    """Somebody adds a card with a bridge of its own before: all buses behind it move on."""
+    """A card with a bridge of its own is added before: all buses behind it move on."""
     before = PciLocation("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:02.0/0000:3b:00.0")
     after = PciLocation("0000:3e:00.0", "/sys/devices/pci0000:3a/0000:3a:02.0/0000:3e:00.0")
     assert list(device_name.names([before])[0].values()) == list(device_name.names([after])[0].values())

@@ -95,7 +95,7 @@ TAKES: dict[str, tuple[Any, list[str]]] = {
     "one address": ({"address": "0000:ca:00.0"}, [GPU.address]),
     "one address in upper case and with 0x": ({"address": "0x0:0xCA:00.0"}, [GPU.address]),
     "without a domain": ({"address": "3b:00.0"}, [CARD.address, OTHER.address]),
-    "zeros may be left out": ({"address": "0:3b:1.1"}, [VF1.address]),
+    "zeros may be skipped": ({"address": "0:3b:1.1"}, [VF1.address]),
     "a slot alone": ({"address": "01"}, [VF0.address, VF1.address, VDPA.address]),
     "a slot and a function": ({"address": "1.1"}, [VF1.address]),
     "a function alone": ({"address": ".1"}, [VF1.address]),

@@ -1,4 +1,4 @@
-"""A host at one moment, beside what it published before: what stays though it is gone, and what is no news."""
+"""A host at one moment, beside what it published before: what stays though it is gone, and what is no change."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ class Case:
 
 CASES = {
     "nothing new": Case([ONE, CHILD], [ONE, CHILD], ["nic-vf0", "gpu"], held=["gpu"], running=[GPU]),
-    "gone, and nobody has it": Case([ONE, CHILD], [CHILD], ["nic-vf0"]),
+    "gone, and not in use": Case([ONE, CHILD], [CHILD], ["nic-vf0"]),
     "gone, and another one is held": Case([ONE, CHILD], [CHILD], ["nic-vf0"], held=["nic-vf0"]),
     "gone, and booked": Case([ONE, CHILD], [CHILD], ["nic-vf0", "gpu"], {"gpu": "vanished"}, held=["gpu"]),
-    "gone, and a machine has it": Case([ONE, CHILD], [CHILD], ["nic-vf0", "gpu"], {"gpu": "vanished"}, running=[GPU]),
+    "gone, and a VM has it": Case([ONE, CHILD], [CHILD], ["nic-vf0", "gpu"], {"gpu": "vanished"}, running=[GPU]),
     "gone, and no longer listed": Case(
         [ONE, CHILD], [CHILD], ["nic-vf0"], {"gpu": "vanished"}, ["gpu"], spec=[{"product_id": "1889"}], held=["gpu"]),
     "gone, with a driver of its own, and listed": Case(
         [replace(ONE, driver="nvidia")], [], ["gpu"], {"gpu": "vanished"}, was=[{}], spec=[{}], held=["gpu"]),
-    "gone, with a driver of its own, and nobody lists anything any more": Case(
+    "gone, with a driver of its own, and nothing is listed any more": Case(
         [replace(ONE, driver="nvidia")], [], [], {"gpu": "vanished"}, ["gpu"], was=[{}], held=["gpu"]),
     "several gone": Case([ONE, CHILD, SISTER], [], ["nic-vf0", "nic-vf1", "gpu"],
                          {"gpu": "vanished", "nic-vf0": "vanished", "nic-vf1": "vanished"}, held=["gpu", "nic-vf0", "nic-vf1"]),
@@ -95,7 +95,7 @@ CASES = {
         [ONE, CHILD], [replace(CHILD, iommu_group=20)], ["nic-vf0", "gpu"], {"gpu": "vanished"}, held=["gpu"]),
     "gone, and its group's number is that of something the host uses": Case(
         [ONE], [function(VF0, "disk", 20, driver="nvme")], ["gpu"], {"gpu": "vanished"}, held=["gpu"], withheld=["disk"]),
-    "no longer listed, and nobody has it": Case(
+    "no longer listed, and not in use": Case(
         [ONE, CHILD], [ONE, CHILD], ["nic-vf0"], spec=[{"product_id": "1889"}], withheld=["gpu"]),
     "no longer listed, and booked": Case(
         [ONE, CHILD], [ONE, CHILD], ["nic-vf0"], {"gpu": "unlisted"}, ["gpu"], spec=[{"product_id": "1889"}], held=["gpu"],
@@ -110,7 +110,7 @@ CASES = {
         withheld=["gpu", f"mdev-{UUID}"]),
     "a mediated device, gone, and booked": Case(
         [ONE, SLICE], [ONE], ["gpu"], {f"mdev-{UUID}": "vanished"}, [f"mdev-{UUID}"], held=[f"mdev-{UUID}"]),
-    "a mediated device, gone, and nobody has it": Case([ONE, SLICE], [ONE], ["gpu"]),
+    "a mediated device, gone, and not in use": Case([ONE, SLICE], [ONE], ["gpu"]),
     "the address moved, the name did not": Case(
         [ONE], [replace(ONE, address="0000:66:00.0")], ["gpu"], held=["gpu"], running=[GPU]),
 }
@@ -246,7 +246,7 @@ TAINTS: dict[str, tuple[list[Object], list[Object], list[Object] | None]] = {
     # as published, as wanted, as said
     "none": ([], [], None),
     "a new one": ([], [taint("reserved")], [taint("reserved")]),
-    "one that is over": ([taint("reserved", OLD)], [], None),
+    "one that has ended": ([taint("reserved", OLD)], [], None),
     "one that stays keeps its time": ([taint("reserved", OLD)], [taint("reserved")], [taint("reserved", OLD)]),
     "even where another is given": ([taint("reserved", OLD)], [taint("reserved", NEW)], [taint("reserved", OLD)]),
     "one that never had a time": ([taint("reserved")], [taint("reserved")], [taint("reserved")]),

@@ -170,7 +170,7 @@ WARNED: dict[str, tuple[str, str]] = {
         "[scheduler]\npci_in_placement = true",
         r"0\.conf:2: \[scheduler\]pci_in_placement: is not imported: .* write \[filter_scheduler\]pci_in_placement$"),
     "a switch of another section in [pci]": ("[pci]\npci_in_placement = true", r"write \[filter_scheduler\]pci_in_placement$"),
-    "an option that nobody reads": ("[pci]\ndevice_specs = {}", r"0\.conf:2: \[pci\]device_specs: is not imported"),
+    "an option that is not read": ("[pci]\ndevice_specs = {}", r"0\.conf:2: \[pci\]device_specs: is not imported"),
 }
 
 

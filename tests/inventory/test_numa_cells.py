@@ -1,4 +1,4 @@
-"""NUMA cells as sysfs tells them."""
+"""NUMA cells as sysfs reports them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_device_of_a_physical_network(kind: FunctionKind) -> None:
     address, class_, more = KINDS[kind]
     devices = card(1, kind) if kind.is_vf else [function(address, "one", kind)]
     spec: Spec = [{"address": address, "physical_network": "phys-net 1", "traits": "gold"}]
-    assert planned(devices, spec).providers == (), "Neutron counts it, unless it is told to"
+    assert planned(devices, spec).providers == (), "Neutron counts it, unless it is configured to"
     [provider] = planned(devices, spec, report_networks=True).providers
     assert provider.inventories == {class_: Inventory(1)}
     assert provider.traits == {"CUSTOM_GOLD", "CUSTOM_PHYSNET_PHYS_NET_1", MANAGED} | more

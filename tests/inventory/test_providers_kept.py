@@ -1,4 +1,4 @@
-"""Provider trees: what stays from one start to the next, and what is told of it."""
+"""Provider trees: what stays from one start to the next, and what is reported."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ AFTER = {
     "held ones count, listed or not": Then([{"address": VF0}], rises=False, total=2, held=[vf(0), vf(1)]),
     "a device with two holders is one": Then(
         [{"address": VF1}], rises=True, total=1, devices=["nic-vf1", "nic-vf0"], held=[vf(0), vf(0, "Consumer s2")]),
-    "somebody has what was never counted here": Then(
+    "a VM has what was never counted here": Then(
         LISTED, rises=False, held=[HeldDevice("nic-vf7", "Consumer s1", virtual=True), HeldDevice("gpu", "Consumer s2")]),
     "nothing is listed, and one is held": Then([], rises=True, total=1, devices=["nic-vf1"], held=[vf(1)]),
     "nothing is listed, and all are held": Then([], rises=False, total=2, held=[vf(1), vf(0)]),
@@ -105,7 +105,7 @@ RESERVED: dict[str, tuple[Spec, Sequence[HeldDevice], int, tuple[str, int, int]]
     "all of it": (LISTED, [], 4, (VFS, 4, 4)),
     "never more than there are": ([{"address": VF0}, {"address": VF1}], [], 3, (VFS, 2, 2)),
     "nor more than are held": ([{"address": VF0}], [vf(1), vf(2)], 3, (VFS, 2, 2)),
-    "another class begins anew": ([{"product_id": "1889", "resource_class": "x"}], [], 3, ("CUSTOM_X", 4, 0)),
+    "another class is reset": ([{"product_id": "1889", "resource_class": "x"}], [], 3, ("CUSTOM_X", 4, 0)),
     "of what is only kept": ([], [vf(1), vf(2)], 3, (VFS, 2, 2)),
     "of what is only kept, and less": ([], [vf(1), vf(2)], 1, (VFS, 2, 1)),
 }
@@ -131,7 +131,7 @@ WARNINGS: dict[str, tuple[Spec, Sequence[HeldDevice], list[str]]] = {
     "one is kept beside others": ([{"address": VF1}], [vf(0), vf(0, "Consumer s2")],
                                   [kept(VF0, "nic-vf0", "Consumer s1, Consumer s2")]),
     "one is kept alone": ([], [vf(1)], [kept(VF1, "nic-vf1", "Consumer s1")]),
-    "one of which nobody knows where it was": ([], [HeldDevice("nic-vf1", "Consumer s1", virtual=True)],
+    "one of unknown which where it was": ([], [HeldDevice("nic-vf1", "Consumer s1", virtual=True)],
                                                [kept("nic-vf1", "nic-vf1", "Consumer s1")]),
     "more are held than listed": (
         [{"address": VF2}], [vf(0), vf(1)],

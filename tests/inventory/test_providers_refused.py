@@ -180,11 +180,11 @@ GOOD: dict[str, Bad] = {
     "cards of one kind with different words": Bad(
         [{"address": GPU, "traits": "a"}, {"product_id": "2204", "resource_class": "x"}], (),
         devices=[gpu(), gpu("0000:66:00.0", "gpu2", iommu_group=101)]),
-    "another class while nobody has it": Bad([{"product_id": "1889", "resource_class": "gold"}], (), was=LISTED),
-    "another class while somebody has one of another card": Bad(
+    "another class while not in use": Bad([{"product_id": "1889", "resource_class": "gold"}], (), was=LISTED),
+    "another class while one is in use of another card": Bad(
         [{"product_id": "1889", "resource_class": "gold"}, {"product_id": "2204"}], (), devices=[*card(2), gpu()], was=[
             {"product_id": "1889"}, {"product_id": "2204"}], held=[ONE]),
-    "a card in the place of its functions while nobody has one": Bad(SAME, (), was=SAME_VFS),
+    "a card in the place of its functions while not in use": Bad(SAME, (), was=SAME_VFS),
     "another function while one is held": Bad([{"address": VF1}], (), was=LISTED, held=[vf(0)]),
     "functions that may move by now": Bad([{"product_id": "1889", "live_migratable": "yes"}], (), was=LISTED, held=[vf(0)]),
     "for one use by now": Bad([{"product_id": "2204", "one_time_use": "yes"}], (), devices=[gpu()],
@@ -202,7 +202,7 @@ def test_a_host_that_may_start(name: str) -> None:
 
 
 def test_a_held_card_may_be_unlisted_while_its_functions_were_never_counted() -> None:
-    """A provider that somebody else left behind, without the device in it, is in nobody's use."""
+    """A provider left behind, without the device in it, is not in use."""
     [stored] = planned(card(2), SAME).providers
     [provider] = planned(card(2), SAME_VFS, [replace(stored, devices=())], [NIC]).providers
     assert provider.devices == ("nic-vf0", "nic-vf1")

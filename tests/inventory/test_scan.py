@@ -1,4 +1,4 @@
-"""Scanning: a description survives the way through the tree, and a damaged tree is told, never trusted or feared."""
+"""Scanning: a description survives the way through the tree, and a damaged tree is reported, never trusted or feared."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_total_of_none_is_no_pf() -> None:
     assert (found.kind, found.total_vfs, found.num_vfs) == (FunctionKind.PCI, None, None)
 
 
-# What stands below a VF, its driver, and what kind that makes it; and whether its driver hands it to a machine.
+# What stands below a VF, its driver, and what kind that makes it; and whether its driver hands it to a VM.
 KINDS: dict[str, tuple[dict[str, Entry], str, FunctionKind, bool]] = {
     "bound to the host's driver": ({}, "iavf", FunctionKind.VF, False),
     "bound to vfio-pci": ({"vfio-dev/vfio3/dev": "511:3\n"}, "vfio-pci", FunctionKind.VF, True),
@@ -322,7 +322,7 @@ def test_a_vfs_own_serial_number_goes_first() -> None:
 
 CARDS: dict[str, tuple[bytes, str | None, bool]] = {
     "a card": (CARD + END, "MT2116X00042", True),
-    "without an end that nobody needs": (CARD, "MT2116X00042", True),
+    "without an end that is not needed": (CARD, "MT2116X00042", True),
     "without a number": (resource(0x90, keyword(b"PN", b"MCX6")) + END, None, True),
     "an empty number": (resource(0x90, keyword(b"SN", b"  ")) + END, None, True),
     "nothing that may be read": (b"", None, True),
@@ -390,7 +390,7 @@ MDEV_ODDITIES: dict[str, tuple[str, object, dict[str, object] | None]] = {
     "an instance that is gone": (f"/sys/bus/mdev/devices/{UUID}", GONE, None),
     "an instance below no parent": (f"/sys/bus/mdev/devices/{UUID}", Link("/sys/kernel/iommu_groups/2"), None),
     "no type": (f"{BASE}/mdev_type", GONE, UNKNOWN),
-    "a type of nobody": (f"{BASE}/mdev_type", Link("../mdev_supported_types/x"), UNKNOWN),
+    "a type of no owner": (f"{BASE}/mdev_type", Link("../mdev_supported_types/x"), UNKNOWN),
     "a type that is a file": (f"{BASE}/mdev_type", "nvidia-231", UNKNOWN),
     "a type that does not list it": (f"{TYPE}/devices/{UUID}", GONE, {"type_id": "nvidia-231"}),
     "a type that lists no UUID": (f"{TYPE}/devices/x", Link("../x"), {"type_id": "nvidia-231"}),

@@ -1,4 +1,4 @@
-"""A damaged tree is told, never trusted or feared: whatever is done to it a scan ends, what it cannot know it says, and no
+"""A damaged tree is reported, never trusted or feared: whatever is done to it a scan ends, what it cannot know it says, and no
 device looks freer than it is."""
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_no_damage_stops_a_scan(data: st.DataObject) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_no_damage_makes_a_device_freer(data: st.DataObject) -> None:
-    """A device that the host holds is ready for a machine only if its driver was damaged, or another stands in its place."""
+    """A device that the host holds is ready for a VM only if its driver was damaged, or another stands in its place."""
     host = data.draw(st.sampled_from(sorted(HOSTS)))
     paths = [path for path in ASKED[host] if not path.endswith("/driver") and not path.startswith(scan.DEVICES)]
     tree = damaged(HOSTS[host], data.draw(st.dictionaries(st.sampled_from(paths), ENTRIES, max_size=12)))

@@ -1,4 +1,4 @@
-"""A second opinion: lspci and a scan agree about the machine that the tests run on."""
+"""A second opinion: lspci and a scan agree about the host that the tests run on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines whose domains are kept as files in tests/xml, one a situation, and small words to write them with."""
+"""VMs whose domains are kept as files in tests/xml, one a situation, and small words to write them with."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Situation:
 
 
 def disks(architecture: str | None = None, **buses: int) -> Situation:
-    """A machine with so many disks on each bus, one bus after the other in turn."""
+    """A VM with so many disks on each bus, one bus after the other in turn."""
     each = [(bus, number) for number in range(max(buses.values())) for bus, count in buses.items() if number < count]
     return Situation(instance({"disks": [{"name": f"{bus}{number}", "disk": {"bus": bus}} for bus, number in each]}, spec={
         "architecture": architecture,

@@ -1,4 +1,4 @@
-"""Hosts on which things can be made to happen to a machine: one that plays, and libvirt with QEMU (a daemon of our own)."""
+"""Hosts on which things can be made to happen to a VM: one that is simulated, and libvirt with QEMU (a daemon of our own)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.hardware import daemon, embed, guest
 from tests.hardware.daemon import Daemon
 
 UID, OTHER = "8d1f0a52-3c1e-4f0b-9d35-0f6f5b7f2a11", "4b20d080-1b54-4048-85b3-a6a62d165c01"
-PATIENCE = 300.0  # seconds for what QEMU does; a loaded machine takes long
+PATIENCE = 300.0  # seconds for what QEMU does; a loaded host takes long
 needs_libvirt = pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")
 
 
@@ -56,7 +56,7 @@ class Lab(Protocol):
         ...
 
     def freeze(self, hypervisor: Hypervisor, uid: str) -> None:
-        """Somebody else pauses it."""
+        """Another client pauses it."""
         ...
 
     async def up(self, hypervisor: Hypervisor, made: Domain) -> None:
@@ -120,7 +120,7 @@ class Real:
 
     def power_off(self, hypervisor: Hypervisor, uid: str) -> None:
         conn = connection.library().open(self.uri)
-        conn.lookupByName("here_blue").shutdown()  # as the button on a machine: the guest does the rest
+        conn.lookupByName("here_blue").shutdown()  # as the power button: the guest does the rest
         conn.close()
 
     def freeze(self, hypervisor: Hypervisor, uid: str) -> None:
@@ -157,7 +157,7 @@ async def until(check: Callable[[], bool], what: str) -> None:
 
 
 class News:
-    """What a hypervisor told."""
+    """What a hypervisor reported."""
 
     def __init__(self, hypervisor: Hypervisor) -> None:
         self.told: list[str] = []

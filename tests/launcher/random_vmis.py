@@ -1,4 +1,4 @@
-"""Machines of every kind, drawn at random: with devices by claim and of plugins, interfaces, disks, nodes and addresses of the
+"""VMs of every kind, drawn at random: with devices by claim and of plugins, interfaces, disks, nodes and addresses of the
 user's own. Many of them contradict themselves somewhere and are refused."""
 
 from __future__ import annotations

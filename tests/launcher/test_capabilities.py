@@ -1,4 +1,4 @@
-"""Which hosts can run machines on their own processors, by what libvirt says of them."""
+"""Which hosts can run VMs on their own processors, by what libvirt says of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = {
     "AMD": ("x86_64", "x86_64", KVM, ["aes", "svm"], True),
     "Intel": ("x86_64", "x86_64", KVM, ["vmx", "aes"], True),
     "a kernel that opens /dev/kvm without either": ("x86_64", "x86_64", KVM, ["aes", "hypervisor"], False),
-    "nobody may open /dev/kvm": ("x86_64", "x86_64", "", ["svm"], False),
+    "/dev/kvm cannot be opened": ("x86_64", "x86_64", "", ["svm"], False),
     "only for another architecture": ("x86_64", "aarch64", KVM, ["svm"], False),
     "ARM has no such feature": ("aarch64", "aarch64", KVM, [], True),
 }

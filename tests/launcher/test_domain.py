@@ -59,7 +59,7 @@ def test_copy_of_our_domain_has_another_owner() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), {
-    f' uuid="{UID}"': "",  # a mark as it was before it told that
+    f' uuid="{UID}"': "",  # metadata as it was before it contained the UUID
     f"<uuid>{UID}": f"<uuid>{UID.upper().replace('-', '')}",  # another way to write it
 }.items(), ids=["an older mark", "another spelling"])
 def test_a_domain_is_known_again_though_it_is_written_otherwise(old: str, new: str) -> None:
@@ -131,7 +131,7 @@ def nic(**interface: object) -> Object:
 UNBUILT: dict[str, tuple[Object, str, bool]] = {
     "an image": (disk({"containerDisk": {"image": "x"}}), "spec.volumes[0]: containerDisk cannot be attached", True),
     "an empty disk": (disk({"emptyDisk": {"capacity": "1Gi"}}), "spec.volumes[0]: emptyDisk cannot be attached", True),
-    "a Secret nobody brought": (disk({"cloudInitNoCloud": {"secretRef": {"name": "seed"}}}),
+    "a Secret that is missing": (disk({"cloudInitNoCloud": {"secretRef": {"name": "seed"}}}),
                                 "spec.volumes[0].cloudInitNoCloud.secretRef: the content of Secret seed was not passed", True),
     "data that is not base64": (disk({"cloudInitConfigDrive": {"networkDataBase64": "?"}}),
                                 "spec.volumes[0].cloudInitConfigDrive.networkDataBase64 is not base64", False),
@@ -182,7 +182,7 @@ async def test_a_simulated_host_in_memory() -> None:
     host, built = Simulated(), SITUATIONS["plain"].build()
     await host.start(built)
     await host.start(Domain(UID, "here_blue", "<other/>"))
-    assert await host.domains() == {UID: built}, "a machine that runs is not started again"
+    assert await host.domains() == {UID: built}, "a VM that runs is not started again"
     await host.stop(UID)
     await host.stop(UID)
     assert await host.domains() == {}

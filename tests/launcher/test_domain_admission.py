@@ -1,4 +1,4 @@
-"""What the launcher builds is let in by the door, and what the door knows of machines and disks is what the launcher knows."""
+"""What the launcher builds is admitted, and what admission knows of machine types and disks is what the launcher knows."""
 
 from __future__ import annotations
 

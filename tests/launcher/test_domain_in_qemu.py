@@ -1,4 +1,4 @@
-"""A real QEMU under a real libvirt: what is built starts, and the guest's firmware gives every device the address we told."""
+"""A real QEMU under a real libvirt: what is built starts, and the guest's firmware gives every device the address we chose."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ MACHINES: dict[str, tuple[Callable[[Path], Situation], dict[str, str]]] = {
 
 
 def without_hardware(xml: str) -> str:
-    """The same domain on a machine that has no such hardware: emulated cards at the same guest addresses, memory from
+    """The same domain on a host without such hardware: emulated cards at the same guest addresses, memory from
     anywhere."""
     root = ET.fromstring(xml)
     devices, tune = root.find("devices"), root.find("numatune")
@@ -112,7 +112,7 @@ def at_home(root: Path) -> dict[str, str]:
 
 
 def for_this_machine(xml: str) -> str:
-    """libvirt takes no machine of a kind that it could not run here."""
+    """libvirt takes no VM of a kind that it could not run here."""
     return xml if os.access("/dev/kvm", os.R_OK | os.W_OK) else xml.replace(' type="kvm">', ' type="qemu">', 1)
 
 
@@ -164,7 +164,7 @@ def test_guest_sees_its_metadata(root: Path, name: str) -> None:
         seen: set[str] = set()
         until, text = time.monotonic() + PATIENCE, ""
         while time.monotonic() < until and virsh.poll() is None and REFUSED not in text and not set(told.values()) <= seen:
-            time.sleep(1)  # a real firmware at work: nothing here tells when it is done
+            time.sleep(1)  # a real firmware at work: nothing here reports when it is done
             print("qemu-monitor-command here_blue --hmp 'info pci'", file=virsh.stdin, flush=True)
             text = said.read_text()
             seen = {f"0000:{int(bus):02x}:{int(slot):02x}.{function}" for bus, slot, function in MARK.findall(text)}

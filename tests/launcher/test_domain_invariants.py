@@ -1,4 +1,4 @@
-"""What holds for every machine that is built: it has what it asked for, once, in an order that does not change, and no two of
+"""What holds for every VM that is built: it has what it asked for, once, in an order that does not change, and no two of
 its parts are in one place."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _drawn(root: ET.Element) -> list[str]:
 
 
 def _given(situation: Situation) -> Iterator[tuple[str, Key]]:
-    """What the machine was given, and the place of each in the order."""
+    """What the VM was given, and the place of each in the order."""
     spec = situation.instance["spec"]
     devices = spec["domain"]["devices"]
     for place, list_ in ((0, "hostDevices"), (1, "gpus")):

@@ -1,4 +1,4 @@
-"""The domain as the whole product comes to it: published devices, claims, status, and the machine that runs."""
+"""The domain as the whole product comes to it: published devices, claims, status, and the VM that runs."""
 
 from __future__ import annotations
 

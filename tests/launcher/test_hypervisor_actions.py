@@ -1,4 +1,4 @@
-"""Pause, go on, begin anew: what a running machine can be told, by every hypervisor."""
+"""Pause, go on, begin again: what a running VM can be asked to do, by every hypervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image of a machine's config drive: there while the machine is, whoever is killed in between."""
+"""The image of a VM's config drive: there while the VM is, whoever is killed in between."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_config_drive_is_created_and_removed_with_its_domain(lab: Lab) -> 
         await news.of(UID)
     assert drives_of(lab) == {name: made}, "it is not put away yet"
     await second.start(lab.machine(seed="#three"))
-    assert b"#three" in drives_of(lab)[name], "a new start tells what is true now"
+    assert b"#three" in drives_of(lab)[name], "a new start reports what is true now"
     assert await second.stop(UID) is None
     assert drives_of(lab) == {}
     await second.close()

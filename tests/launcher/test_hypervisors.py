@@ -1,4 +1,4 @@
-"""What every hypervisor does for the node, in one suite: a machine starts, stops, dies and is adopted."""
+"""What every hypervisor does for the node, in one suite: a VM starts, stops, dies and is adopted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.launcher.hypervisor_hosts import UID, Lab, News, Played
 
 
 def emulates() -> bool:
-    """Whether this machine's processor cannot run machines."""
+    """Whether this host's processor cannot run VMs."""
     words = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
     return platform.machine() == "x86_64" and {"vmx", "svm"}.isdisjoint(words)
 
@@ -76,7 +76,7 @@ async def test_death_of_a_domain_is_reported_with_the_reason(lab: Lab) -> None:
     news = News(hypervisor)
     lab.kill(hypervisor, UID)
     await news.of(UID)
-    while UID in await hypervisor.domains():  # what was told was its start
+    while UID in await hypervisor.domains():  # what was reported was its start
         await news.of(UID)
     assert await hypervisor.domains() == {}
     ended = (await hypervisor.ended())[UID]

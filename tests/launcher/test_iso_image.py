@@ -41,7 +41,7 @@ KEYS = [{"sshPublicKey": {"source": {"secret": {"secretName": name}}, "propagati
         for name, method in (("mine", "configDrive"), ("other", "qemuGuestAgent"))]
 KEY_FILES = {f"{SECRETS}/mine-access-cred/b": "ssh-ed25519 B", f"{SECRETS}/mine-access-cred/a": "ssh-ed25519 A",
              f"{SECRETS}/other-access-cred/c": "ssh-ed25519 C"}
-# machine, what was handed in, label, metadata, the other files
+# VM, what was handed in, label, metadata, the other files
 CASES: dict[str, tuple[Object, dict[str, str], str, Object, dict[str, bytes]]] = {
     "plain text": (with_volume({"cloudInitNoCloud": {"userData": "#cloud-config\nü", "networkData": "version: 2"}}), {},
                    "cidata", NO_CLOUD, {"user-data": "#cloud-config\nü".encode(), "network-config": b"version: 2"}),
@@ -59,9 +59,9 @@ CASES: dict[str, tuple[Object, dict[str, str], str, Object, dict[str, bytes]]] =
     "tags beside NoCloud": (with_volume({"cloudInitNoCloud": {"userData": "x"}}, GPU, GOT), {}, "cidata",
                             {**NO_CLOUD, "devices": TOLD}, {"user-data": b"x"}),
     "tags and no volume": (instance(GPU, GOT), {}, "config-2", {**CONFIG, "devices": TOLD}, {}),
-    "a machine that was started before": (of(MDEV, with_volume({"cloudInitNoCloud": {"userData": "x"}})), {}, "cidata",
+    "a VM that was started before": (of(MDEV, with_volume({"cloudInitNoCloud": {"userData": "x"}})), {}, "cidata",
                                           {**NO_CLOUD, "instance-id": MDEV}, {"user-data": b"x"}),
-    "the name and flavor of a machine": (
+    "the name and flavor of a VM": (
         flavored(with_volume({"cloudInitConfigDrive": {"userData": "x"}}, hostname="web")), {}, "config-2",
         {**CONFIG, "hostname": "web", "instance_type": "large"}, {USER: b"x"}),
     "public keys": (with_volume({"cloudInitConfigDrive": {"userData": "x"}}, accessCredentials=KEYS), KEY_FILES, "config-2",

@@ -1,4 +1,4 @@
-"""What only libvirt can do to us: machines of others, refusals, a daemon that goes away, a library that is not there."""
+"""What only libvirt can do to us: VMs of others, refusals, a daemon that goes away, a library that is not there."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_what_libvirt_refuses_leaves_nothing(real: Real) -> None:
 @pytest.mark.libvirt
 @needs_libvirt
 async def test_libvirtd_dies_and_is_restarted(real: Real) -> None:
-    """Machines go on without it; what happens meanwhile is told when it is back."""
+    """VMs go on without it; what happens meanwhile is reported when it is back."""
     hypervisor = real.hypervisor()
     await hypervisor.start(real.machine())
     await hypervisor.start(real.machine("red", OTHER))
@@ -130,7 +130,7 @@ async def test_libvirtd_dies_and_is_restarted(real: Real) -> None:
     real.daemon.start()
     real.clock.advance(BACKOFF[0])
     await news.of("")
-    if OTHER in await hypervisor.domains():  # a daemon that has just come back may not have looked at it yet, and then tells
+    if OTHER in await hypervisor.domains():  # a daemon that has just come back may not have looked at it yet, and then reports
         await news.of(OTHER)
     assert list(await hypervisor.domains()) == [UID]
     ended = await hypervisor.ended()
@@ -157,7 +157,7 @@ async def test_a_daemon_that_is_not_there_is_asked_again_later_and_later(tmp_pat
     clock.advance(0.25)
     with pytest.raises(HypervisorAway) as caught:
         await hypervisor.start(domain.build(instance()))
-    assert caught.value.retry_after == BACKOFF[0] - 0.25, "in between nobody is asked"
+    assert caught.value.retry_after == BACKOFF[0] - 0.25, "in between no request is sent"
     for tries in range(1, 8):
         await until(functools.partial(_longer, slept, tries), "the next try")
         clock.advance(slept[-1])
@@ -168,7 +168,7 @@ async def test_a_daemon_that_is_not_there_is_asked_again_later_and_later(tmp_pat
 
 
 class Silent:
-    """A connection to a daemon that says nothing until it is told to."""
+    """A connection to a daemon that reports nothing until it is asked to."""
 
     opened: ClassVar[list[Silent]] = []
     speak: ClassVar[threading.Event] = threading.Event()

@@ -18,7 +18,7 @@ from tests.launcher.domain_cases import PASSED, SITUATIONS, Situation, disks, go
 
 
 def machine(*counts: int, nodes: tuple[int, ...] = ()) -> Situation:
-    """A machine with so many GPUs, host devices, interfaces and disks, all tagged; with `nodes` they are spread over those of
+    """A VM with so many GPUs, host devices, interfaces and disks, all tagged; with `nodes` they are spread over those of
     the host in turn."""
     gpus, host_devices, interfaces, disks = counts
 
@@ -38,12 +38,12 @@ def machine(*counts: int, nodes: tuple[int, ...] = ()) -> Situation:
 
 
 def addresses(situation: Situation) -> dict[str, str]:
-    """What the guest is told: tag -> address."""
+    """The guest's metadata: tag -> address."""
     return {one["tags"][0]: one["address"] for one in json.loads(situation.build().guest_metadata)["devices"]}
 
 
 def drawn(situation: Situation) -> dict[str, str]:
-    """What the hypervisor is told: alias -> address."""
+    """The domain's addresses: alias -> address."""
     root = ET.fromstring(situation.build().xml)
     found = ((device.find("alias"), device.find("address[@type='pci']")) for device in root.iterfind("devices/*"))
     return {alias.get("name", ""): ":".join(address.get(part, "") for part in PARTS)
@@ -80,7 +80,7 @@ def test_without_numa_nodes_both_have_the_same_layout(counts: tuple[int, ...]) -
 
 
 def on_node(node: int, interfaces: int, **last: Any) -> Situation:
-    """A machine with a GPU of a node and interfaces of none."""
+    """A VM with a GPU of a node and interfaces of none."""
     given_ = machine(1, 0, interfaces, 0, nodes=(node,)).instance
     given_["spec"]["domain"]["devices"]["interfaces"][-1] |= last
     return Situation(given_)
@@ -113,7 +113,7 @@ def test_every_bus_is_there_once_and_before_what_is_behind_it(counts: tuple[int,
 
 
 def test_libvirt_has_no_controller_to_add_for_disks() -> None:
-    """It would add one for each that a disk names and nobody drew, on a port that moves all buses. Letters of the disks are
+    """libvirt adds one for each that a disk names without a definition, on a port that moves buses. Letters of the disks are
     shared by all buses, places on their controllers are not."""
     root = ET.fromstring(SITUATIONS["many-disks"].build().xml)
     there = {(each.get("type"), each.get("index")) for each in root.iterfind("devices/controller[address]")}
@@ -248,11 +248,11 @@ CLASHES: dict[str, tuple[Situation, str]] = {
                             "disks[31]: bus 80 is reserved for NUMA node 3, of which this VM has devices: other devices have "
                             "the buses up to 7f, 31 of a list"),
     "too many nodes": (machine(7, 0, 0, 0, nodes=tuple(range(7))), "7 nodes are more than the 6"),
-    "nodes of an older machine": (Situation(instance(cpu=PASSED, machine={"type": "pc"})), "has no PCI Express to expose"),
-    "a tag of an older machine": (
+    "nodes of an older machine type": (Situation(instance(cpu=PASSED, machine={"type": "pc"})), "has no PCI Express to expose"),
+    "a tag of an older machine type": (
         Situation(instance({"gpus": [wanted("g", tag="t")]}, {"gpuStatuses": [got("g", pciAddress="0000:65:00.0")]},
                            machine={"type": "pc"})), "spec.domain.devices.gpus[0].tag"),
-    "no address on an older machine": (Situation(instance(
+    "no address on an older machine type": (Situation(instance(
         {"interfaces": [nic("x", tag=None)]}, spec={"networks": [{"name": "a", "pod": {}}]}, machine={"type": "pc"})),
         "x is not a PCI address"),
 }

@@ -1,4 +1,4 @@
-"""Machines of every kind against libvirt's schema, and as many refusals as are needed: whatever is built is a domain."""
+"""VMs of every kind against libvirt's schema, and as many refusals as are needed: whatever is built is a domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices a machine got: what each source says, in which order they are believed, and what is refused."""
+"""Which devices a VM got: what each source says, in which order they are believed, and what is refused."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ FOUND: dict[str, tuple[Told, dict[str, list[str]]]] = {
         Told(gpu(), {}, {file("card"): told("card", device(address=B), version="v9") + "\n" + told("card", device(address=A))}),
         {"g0": [A]}),
     "rubbish behind ours": (Told(gpu(), {}, {file("card"): told("card", device(address=A)) + "\n{rubbish"}), {"g0": [A]}),
-    "a good status and a file of a version that nobody knows": (
+    "a good status and a file of an unknown version": (
         Told(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B), version="v9")}), {"g0": [A]}),
     "a variable by claim and request": (Told(gpu(), {VARIABLE: f"{A},"}), {"g0": [A]}),
     "a variable with several devices": (Told(gpu(), {VARIABLE: f"{A}, {B}"}), {"g0": [A, B]}),
@@ -155,7 +155,7 @@ FOUND: dict[str, tuple[Told, dict[str, list[str]]]] = {
     "a network by claim": (Told(instance(NIC, spec=BY_CLAIM), {}, FILE), {"fast": [A]}),
     "a network by claim, as the pod says it": (
         Told(instance(NIC, spec=BY_CLAIM), {}, NETWORK_INFO), {"fast": ["0000:3b:02.1"]}),
-    "a network by claim, and a pod that says nothing": (
+    "a network by claim, and a pod that reports nothing": (
         Told(instance(NIC, spec=BY_CLAIM), {}, {**FILE, "/etc/podinfo/network-info": ""}), {"fast": [A]}),
     "an interface that is being plugged": (
         Told({**instance(NIC, spec=MULTUS), "status": {"phase": "Running"}}), {}),
@@ -176,7 +176,7 @@ def with_file(text: str) -> Told:
 
 PLUGINS = instance({"gpus": [plugged("a"), plugged("b")]})
 REFUSED: dict[str, tuple[Told, list[str]]] = {
-    "nobody says anything": (Told(gpu()), [
+    "is not stated anything": (Told(gpu()), [
         "GPU g0 is not in status.deviceStatus: the VM does not start without it", "spec.domain.devices.gpus[0]",
         f"no files matching {BASE}/resourceclaims/claim/card/*-metadata.json", "PCI_RESOURCE_CLAIM_CARD"]),
     "a file with fewer than a flavor brings": (

@@ -145,7 +145,7 @@ CASES = {
     "known to be unclean already": Case(
         [booking("vf0", A)], [], {"vf0": ["Consumer a booked"]}, once=PF1, unclean=["vf0"], marks={"unclean": [mark("vf0")]}),
     "unclean stays unclean": Case([], [], {}, once=(), unclean=["vf0"], marks={"unclean": [mark("vf0")]}),
-    "marks of a reserved count are left alone": Case(
+    "records of a reserved count are left alone": Case(
         [VCPU], [found("vf0", A)], {**HOST_OF_A, "vf0": ["Consumer a prepared"]}, ["was not booked"],
         marks={"reserved": [mark("vf0", "placement")]}),
 }
@@ -221,7 +221,7 @@ def test_whatever_stands_and_whatever_is_found(
     new = Page(done.object)
     assert again(new).object is new.object, "healing twice is healing once"
     assert done.findings or [one.key for one in new.bookings] == [one.key for one in read.bookings], (
-        "that a machine has what was booked for it is no finding; all else is")
+        "that a VM has what was booked for it is no finding; all else is")
     for each in really:
         assert any(one.holder.uid in each.names for one in new.on(each.device)), "what is in use is booked"
     for one in read.bookings:
@@ -235,14 +235,14 @@ def test_whatever_stands_and_whatever_is_found(
                      for at in (read, new)]
             assert count[0] <= count[1], "a consumer that has none of a provider loses none of it"
     known_uids = {one.holder.uid for one in read.bookings if one.holder.kind != "Domain"}
-    assert {one.holder.uid for one in new.bookings if one.holder.kind == "Consumer"} <= known_uids, "nobody becomes a consumer"
+    assert {one.holder.uid for one in new.bookings if one.holder.kind == "Consumer"} <= known_uids, "no new consumers"
     held = {one.device for one in new.bookings if one.counted}
     assert {one.device for one in new.unclean} == held & devices
     assert new.quarantined == read.quarantined
 
 
 class Interrupted(Memory):
-    """Somebody books between a reading of the page and the next writing."""
+    """Another client books between the read of a page and its write."""
 
     meanwhile: Booking | None = None
 

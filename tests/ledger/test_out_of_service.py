@@ -68,7 +68,7 @@ async def test_device_for_one_use_is_unclean_in_the_write_that_prepares_it(store
     assert read.unclean == (OutOfServiceRecord(device("vf0"), "used once", "vmi/train (claim train) in here", NOW),)
     await book.set_state(store, HOST, "uid-train", "prepared", now="later", unclean=once)
     await book.set_state(store, HOST, "uid-serve", "released", now="later", unclean=once)
-    assert (await book.read(store, HOST)).unclean == read.unclean, "only what is handed over, and once"
+    assert (await book.read(store, HOST)).unclean == read.unclean, "only what is prepared, and once"
     await book.release(store, HOST, "uid-train")
     with pytest.raises(OutOfService, match="node-a/vf0 must be cleaned first"):
         await book.book(store, HOST, [booking("vf0", claim("other"))])
@@ -101,7 +101,7 @@ class Case:
     person: Sequence[str] = ()
     counted: Sequence[str] = ()
     unclean: Sequence[str] = ()
-    wanted: Sequence[str] = ()  # have a mark of the count afterwards
+    wanted: Sequence[str] = ()  # have an out-of-service record of the count afterwards
     still: Sequence[str] = field(default=("same",))  # unclean afterwards; "same": as before
 
 
@@ -115,7 +115,7 @@ CASES = {
     "then held ones": Case(3, held="ac", wanted="bda"),
     "what is marked stays": Case(1, counted="c", wanted="c"),
     "what is marked and free stays, and more comes": Case(2, counted="c", wanted="ca"),
-    "a mark goes from a held one to a free one": Case(1, held="a", counted="a", wanted="b"),
+    "an out-of-service record goes from a held one to a free one": Case(1, held="a", counted="a", wanted="b"),
     "fewer": Case(1, counted="bc", wanted="b"),
     "none any more": Case(0, counted="abcd"),
     "a person's count": Case(2, person="b", wanted="a"),

@@ -57,7 +57,7 @@ ROWS = {
                                    holders={"d1": ["vmi/c (claim c) in here"], "d3": ["Consumer s"]}),
     "one that was found running is kept out": Rows([booking("d1", domain("m"), "prepared")], says=(0, 1),
                                                    holders={"d1": ["Domain m"]}),
-    "released and not yet given back is used": Rows([booking("d1", consumer("s"), "released")], says=(1, 0),
+    "released and not yet released is used": Rows([booking("d1", consumer("s"), "released")], says=(1, 0),
                                                     holders={"d1": ["Consumer s"]}),
     "two have one": Rows([booking("d1", consumer("s")), booking("d1", domain("m"))], says=(1, 1),
                          holders={"d1": ["Consumer s", "Domain m"]}),
@@ -70,7 +70,7 @@ ROWS = {
     "quarantined": Rows(marks={"quarantined": [mark("d1")]}, says=(0, 1)),
     "one with all marks counts once": Rows(
         marks={"reserved": [mark("d1")], "quarantined": [mark("d1")], "unclean": [mark("d1")]}, says=(0, 1)),
-    "each with a mark counts": Rows(
+    "each with an out-of-service record counts": Rows(
         marks={"reserved": [mark("d1")], "quarantined": [mark("d2")], "unclean": [mark("d3")]}, says=(0, 3)),
     "marks are how the operator's count comes about": Rows(
         marks={"reserved": [mark("d1"), mark("d2")]}, reserved=2, says=(0, 2)),
@@ -78,7 +78,7 @@ ROWS = {
     "a marked one that was found running counts once": Rows(
         [booking("d1", domain("m"))], {"reserved": [mark("d1")]}, says=(0, 1), holders={"d1": ["Domain m"]}),
     "never more than there are": Rows(reserved=9, says=(0, 4)),
-    "marks of another provider": Rows(marks={"reserved": [mark("g")], "unclean": [mark("x")]}),
+    "records of another provider": Rows(marks={"reserved": [mark("g")], "unclean": [mark("x")]}),
 }
 
 

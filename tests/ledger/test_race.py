@@ -1,6 +1,6 @@
 """Several processes book the same device at the same moment, over HTTPS: one gets it. In every round all have read the page
 before any of them writes, so that nothing but the revision stands between them; the companion takes it away and sees the device
-given to everybody."""
+given to every process."""
 
 from __future__ import annotations
 

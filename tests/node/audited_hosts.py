@@ -30,7 +30,7 @@ ONCE = "device_spec: [{product_id: a80a, one_time_use: 'yes'}]\nreport_in_placem
 
 
 class Pages:
-    """Stands for the informer of pages: tells of a change when asked to."""
+    """Stands for the informer of pages: reports a change when asked to."""
 
     def on_change(self, handler: Any) -> None:
         self.tell = handler

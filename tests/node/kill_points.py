@@ -1,6 +1,6 @@
 """Parts of a product that can be killed at any point. A point is a write to the store, to a host's attributes or to a file, and
 every start, stop and pause of a VM: the process dies just before or just after it, and what would come later never
-happens. The promises are looked at after every write. `lives.py` makes a world of these parts."""
+happens. The invariants are looked at after every write. `vmi_lifecycle.py` builds a scenario of these parts."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class MortalMachines(Simulated):
         return self._domains
 
     def incarnation(self, uid: str) -> tuple[int, int]:
-        """What a VM does not keep when it is started anew, as a process does not keep its number."""
+        """What a VM does not keep when it is started again, as a process does not keep its number."""
         found = os.stat(self._path(self._domains[uid]))
         return found.st_ino, found.st_mtime_ns
 

@@ -290,7 +290,7 @@ async def test_pods_report_that_the_hypervisor_is_away() -> None:
             return "it naps" in (await scene.pod("blue"))["status"].get("message", "")
 
         await scene.reach(told, "the pod says it")
-        assert (await scene.pod("blue"))["status"]["phase"] == "Running", "nobody knows that it ended"
+        assert (await scene.pod("blue"))["status"]["phase"] == "Running", "it is unknown that it ended"
         hypervisor.away = False
         scene.clock.advance(5)
 
@@ -379,7 +379,7 @@ async def test_a_pod_that_is_deleted_while_its_vmi_starts_leaves_nothing() -> No
         await scene.delete(kinds.POD, (await scene.pod("blue"))["metadata"]["name"], grace=0)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while a machine may still start"
+        assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while a VM may still start"
         gate.go.set()
 
         async def nothing() -> bool:
@@ -423,7 +423,7 @@ async def test_a_claim_that_two_vmis_name_serves_the_first_alone() -> None:
         users = [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]} for pod in (blue, green)]
         await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"reservedFor": users}}, "here", subresource="status")
         await scene.store.patch(kinds.POD, green["metadata"]["name"], {"spec": {"nodeName": "node-0"}}, "here")
-        await scene.waits("green", "Ready", "claim mine", f"pod/{blue['metadata']['name']}")
+        await scene.waits("green", "Ready", "mine", blue["metadata"]["name"])
         assert rejection_conditions.of(await scene.pod("green")) == [Code.CLAIM_IN_USE]
         assert [domain.name for domain in await scene.domains()] == ["here_blue"]
         await scene.delete(kinds.VMI, "blue")

@@ -89,7 +89,7 @@ async def test_a_vm_binds_its_device_to_vfio_and_restores_it() -> None:
 
 
 async def refused(scene: Scene, *words: str) -> None:
-    """Until a pod says that its device is not prepared, in these words."""
+    """Until a pod reports that its device is not prepared, in these words."""
     async def told() -> bool:
         return any(all(word in each for word in words) for each in await scene.events("FailedPrepareDevices"))
 

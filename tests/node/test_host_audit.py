@@ -306,7 +306,7 @@ CHANGES: dict[str, tuple[Object | None, Object | None, bool | float]] = {
     "quarantined": (paged("a"), paged("a", quarantined=VF0), True),
     "used up": (paged("a"), paged("a", unclean=VF0), True),
     "a first page without anything": (None, paged("a"), False),
-    "a first page with a mark": (None, paged("a", reserved=VF0), True),
+    "a first page with an out-of-service record": (None, paged("a", reserved=VF0), True),
     "a page that is deleted": (paged("a", reserved=VF0), None, True),
     "booked": (paged("a"), paged("a", (VF0,)), False),
     "released": (paged("a", (VF0,)), paged("a"), False),

@@ -154,7 +154,7 @@ async def test_what_another_driver_has_on_the_host_is_not_ours(bench: Bench) -> 
     await bench.start(fewer)
     ours = {device["name"]: device for part in (await bench.store.list(kinds.RESOURCE_SLICE)).items
             if part["spec"]["driver"] == "pci.outfitter.dev" for device in part["spec"]["devices"]}
-    assert list(ours) == [VF0, VF1], "nobody of ours has the disk"
+    assert list(ours) == [VF0, VF1], "no VM of ours has the disk"
     assert all("taints" not in device for device in ours.values())
     assert list(await bench.rows()) == ["a_0000:3B:00.0"]
     changed = host(f"{(NIC % 2)[:-2]}, driver: iavf}}}}", "device_spec: [{product_id: '1889'}]\nreport_in_placement: true")

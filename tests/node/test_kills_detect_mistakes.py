@@ -1,4 +1,4 @@
-"""So that the kill points can fail: with each of these mistakes in the product one of them does, and says what is wrong."""
+"""So that the kill points can fail: with each of these mistakes in the product one of them does, and reports what is wrong."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ MISTAKES: dict[str, Callable[[Patch], None]] = {
     "domains of an earlier process are not adopted": nothing_adopted,
     "a VMI is reported as Running before it does": reported_before_it_runs,
     "devices are released before their domain is stopped": released_first,
-    "a device is touched before its page says so": unmarked_touch,
+    "a device is touched before its page reports it": unmarked_touch,
     "what is done to a device is not remembered": unwritten,
     "how a device was is looked at again": looks_again,
     "the booking is released before the device is restored": page_first,

@@ -210,7 +210,7 @@ async def test_the_devices_of_an_earlier_pod_are_not_those_of_the_next() -> None
         await scene.reach(bound, "the plugin's host takes it")
         blue = await scene.find(kinds.VMI, "blue") or {}
         assert "deviceStatus" not in blue["status"]
-        assert conditions.find(blue, "DevicesReady") is None, "nobody waits for what a plugin alone knows"
+        assert conditions.find(blue, "DevicesReady") is None, "nothing waits for what a plugin alone knows"
 
 
 async def test_by_resource_name_and_by_claim_in_one_vm() -> None:

@@ -1,5 +1,5 @@
 """Virtual functions and mediated devices that a configuration asks for: made at the start, the same ones each time, and nothing
-of anybody else's is changed."""
+of any other owner's is changed."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Dies(BaseException):
 
 
 def dying(write: Callable[[str, str], None], left: list[int]) -> Callable[[str, str], None]:
-    """So many half writes are left: one that begins with none is not done, one with a half is and not lived to be told."""
+    """So many half writes are left: one that begins with none is not done, one with a half is written but not acknowledged."""
     def wrapped(path: str, text: str) -> None:
         left[0] -= 2
         if left[0] == -2:

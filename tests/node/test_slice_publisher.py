@@ -270,7 +270,7 @@ async def test_a_host_that_plays_another_driver_has_its_names_and_attributes(ben
     await book.book(bench.store, "a", [Booking(card.device("gpu-0"), Holder("Consumer", "", "c", "u1"), "", "booked", NOW)])
     revision = bench.store.revision
     assert await bench.start(card) == 2
-    assert bench.store.revision == revision, "nothing is news"
+    assert bench.store.revision == revision, "nothing changed"
     await bench.audit(replace(card, tree=lambda: MemoryTree({}))).start()
     [part] = (await bench.store.list(kinds.RESOURCE_SLICE)).items
     [gone] = part["spec"]["devices"]

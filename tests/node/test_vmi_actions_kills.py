@@ -13,7 +13,7 @@ from tests.node.vmi_lifecycle import World, every_point
 
 
 async def stands(world: World) -> bool:
-    """Whether the VM stands still; everybody must say the same of it."""
+    """Whether the VM stands still; all sources must agree."""
     [domain] = await world.domains()
     blue = await world.find(kinds.VMI, "blue")
     assert blue is not None, await world.picture()

@@ -1,5 +1,5 @@
-"""A world that outlives its product: the store, and the folder with the files of its hosts. Whenever the product dies it is
-started again on what it left, wired as `outfit up` wires it. When everybody has come to rest, all books are compared."""
+"""A scenario that outlives its product: the store, and the folder with the files of its hosts. Whenever the product dies it is
+started again on what it left, wired as `outfit up` wires it. When all controllers are idle, all books are compared."""
 
 from __future__ import annotations
 

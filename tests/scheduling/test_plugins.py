@@ -57,8 +57,8 @@ FILTERED = {
         thing("p", "a"), thing("h", "b"), (
             no(Code.PLUGIN_REJECTED, plugin="keep-apart", message="the host is for team b, the pod is of team a"),)),
     "team a on its own": (thing("p", "a"), thing("h", "a"), ()),
-    "team a on a host of nobody": (thing("p", "a"), thing("h"), ()),
-    "a pod of nobody": (thing("p"), thing("h", "b"), ()),
+    "team a on a host of no owner": (thing("p", "a"), thing("h"), ()),
+    "a pod of no owner": (thing("p"), thing("h", "b"), ()),
 }
 
 

@@ -65,7 +65,7 @@ PLACES = {
     "a pod without claims": Place(pod(), nodes=NODES, host="a"),
     "the next host when the first is full": Place(
         pod("c"), [claim("c")], [A, B], NODES, [page("a", ("a0", "train"))], host="b", gives={"c": ["b0"]}),
-    "what was released but not yet given back is still held": Place(
+    "what was released but not yet released is still held": Place(
         pod("c"), [claim("c")], [A], [node("a")], [page("a", ("a0", "train"), state="released")],
         hosts={"a": [too_few(1, 1, 0)]}),
     "two claims on one host": Place(
@@ -78,7 +78,7 @@ PLACES = {
     "nodeSelector picks": Place(
         pod("c", nodeSelector={"zone": "east"}), [claim("c")], [A, B], [node("a"), node("b", zone="east")], host="b",
         gives={"c": ["b0"]}),
-    "nodeSelector fits nobody": Place(
+    "nodeSelector matches no node": Place(
         pod("c", nodeSelector={"zone": "east"}), [claim("c")], [A, B], [node("a"), node("b", zone="west")],
         hosts={"a": [no(Code.NODE_SELECTOR, label="zone", wanted="east", has=None)],
                "b": [no(Code.NODE_SELECTOR, label="zone", wanted="east", has="west")]}),
@@ -86,7 +86,7 @@ PLACES = {
                       hosts={"a": [no(Code.NODE_CORDONED)]}),
     "not ready": Place(pod("c"), [claim("c")], [A], [node("a", ready=False)],
                        hosts={"a": [no(Code.NODE_NOT_READY, message="the kubelet stopped posting")]}),
-    "a node that says nothing of itself is taken": Place(
+    "a node that reports nothing of itself is taken": Place(
         pod("c"), [claim("c")], [A], [node("a", ready=None)], host="a", gives={"c": ["a0"]}),
     "many hosts, some of which are asked": Place(
         pod("c"), [claim("c")], [], [node(name) for name in "abcde"],

@@ -46,7 +46,7 @@ CASES = {
         offer("a", N0A, N1A, free={N0A: 1, N1A: 1}), offer("b", N0A, N0A, free={N0A: 9})], "ba"),
     "one NUMA node before two, with as many roots": Case([offer("a", N0A, N1A), offer("b", N0A, N0B)], "ba"),
     "one root before two, on one NUMA node": Case([offer("a", N0A, N0B), offer("b", N0A, N0A, free={N0A: 2})], "ba"),
-    "nearness may be left out": Case([
+    "nearness may be skipped": Case([
         offer("b", N0A, N0A, free={N0A: 9}), offer("a", N0A, N1A, free={N0A: 1, N1A: 1})], "ab", near=False),
     "what a host does not say is one place": Case([
         offer("a", N0A, N1A), offer("b", UNKNOWN, UNKNOWN, free={UNKNOWN: 2})], "ba"),
@@ -56,7 +56,7 @@ CASES = {
     "a pod without devices stays out of the way of devices": Case([
         offer("a", free={N0A: 8}, idle=0.1), offer("b", free={N0A: 1}, idle=0.9), offer("c", free={}, idle=0.9)], "cba"),
     "a pod without devices fills hosts": Case([offer("a", idle=0.8), offer("b", idle=0.2)], "ba"),
-    "more than can be told apart": Case([
+    "more than can be asked to do apart": Case([
         offer("b", N0A, free={N0A: 5000}), offer("a", N0A, free={N0A: 90000})], "ab"),
     "spread: the roomiest host": Case([
         offer("a", N0A, free={N0A: 1}), offer("b", N0A, free={N0A: 1, N1A: 4}), offer("c", N0A, free={N0A: 4}),

@@ -71,14 +71,14 @@ async def check(folder: Path, acknowledged: Acknowledged) -> int:
 
 
 async def rounds(folder: Path, count: int, seed: int, least: int) -> None:
-    """So many, and more and longer ones on a machine that is too slow to write at least so many pairs in them."""
+    """So many, and more and longer ones on a host that is too slow to write at least so many pairs in them."""
     source, acknowledged, first, done, longest = random.Random(seed), Acknowledged(), 1, 0, 0.25
     while done < count or len(acknowledged.pairs) < least or not acknowledged.gone:
         done += 1
         if done > count:
             longest *= 1.5
         acknowledged.hear(crash(folder, first, source.uniform(0.005, longest)))
-        if source.random() < 0.3:  # sometimes it is killed again before anybody has tidied up
+        if source.random() < 0.3:  # sometimes it is killed again before any process has tidied up
             continue_from = max(acknowledged.pairs, default=0) + 1000
             acknowledged.hear(crash(folder, continue_from, source.uniform(0.0, 0.05)))
         first = await check(folder, acknowledged) + 1000

@@ -203,7 +203,7 @@ PROXIES: dict[str, tuple[str, str, dict[str, str], str]] = {
     "an exception by network": ("https://10.1.2.3", "", {"HTTPS_PROXY": "http://e:1", "NO_PROXY": "10.0.0.0/8"}, ""),
     "an exception by port": ("https://h:6443", "", {"HTTPS_PROXY": "http://e:1", "NO_PROXY": "h:6443"}, ""),
     "loopback is never proxied": ("https://127.0.0.1:6443", "", {"HTTPS_PROXY": "http://e:1"}, ""),
-    "but when the cluster says so": ("https://127.0.0.1:6443", "http://p:1", {}, "http://p:1"),
+    "but when the cluster reports it": ("https://127.0.0.1:6443", "http://p:1", {}, "http://p:1"),
 }
 
 

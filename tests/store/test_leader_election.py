@@ -32,7 +32,7 @@ class Moody(Memory):
 
 
 class Work:
-    """What the holder does; tells whether it is being done."""
+    """What the holder does; reports whether it is being done."""
 
     def __init__(self) -> None:
         self.running = self.cancelled = False
@@ -65,7 +65,7 @@ async def spec(store: Memory) -> Object:
 
 
 async def tick(clock: ManualClock, seconds: float) -> None:
-    """Time passes, with everybody awake."""
+    """Time passes for all."""
     while seconds > 0:
         clock.advance(min(1, seconds))
         seconds -= 1

@@ -1,4 +1,4 @@
-"""A machine's devices: what it asks for, in whichever spelling, and what it got."""
+"""A VM's devices: what it asks for, in whichever spelling, and what it got."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def claim(*results: tuple[str, str]) -> Object:
 
 POD = {"metadata": {"namespace": "here"}, "spec": {"resourceClaims": [{"name": "net", "resourceClaimName": "mine"}]}}
 SETTLED: dict[str, tuple[Object, Object | None, bool]] = {
-    "the status tells what the claim says": (instance(("mine", "vf0")), claim(("nic", "vf0")), True),
+    "the status reports what the claim says": (instance(("mine", "vf0")), claim(("nic", "vf0")), True),
     "an alternative of the request": (instance(("mine", "vf0")), claim(("nic/fast", "vf0")), True),
     "two for one request": (instance(("mine", "vf0"), ("mine", "vf1")), claim(("nic", "vf0"), ("nic", "vf1")), True),
     "a writer that does not say whose it is": (instance(("mine", "vf0"), pool="p"), claim(("nic", "vf0")), True),
     "another driver's device": (instance(("mine", "vf0"), driver="x"), claim(("nic", "vf0")), False),
-    "the same one told twice": (instance(("mine", "vf0"), ("mine", "vf0")), claim(("nic", "vf0"), ("nic", "vf1")), False),
-    "one of two is not told": (instance(("mine", "vf0")), claim(("nic", "vf0"), ("nic", "vf1")), False),
+    "the same one reported twice": (instance(("mine", "vf0"), ("mine", "vf0")), claim(("nic", "vf0"), ("nic", "vf1")), False),
+    "one of two does not receive": (instance(("mine", "vf0")), claim(("nic", "vf0"), ("nic", "vf1")), False),
     "another request's device does not matter": (instance(("mine", "vf0")), claim(("nic", "vf0"), ("disk", "vf1")), True),
-    "nothing told yet": (instance(), claim(("nic", "vf0")), False),
+    "nothing reported yet": (instance(), claim(("nic", "vf0")), False),
     "another device": (instance(("mine", "vf9")), claim(("nic", "vf0")), False),
     "a claim of an earlier pod": (instance(("theirs", "vf0")), claim(("nic", "vf0")), False),
     "a claim that is not allocated": (instance(("mine", "vf0")), {}, False),
@@ -191,4 +191,4 @@ def test_vmi_without_its_dedicated_cpus_does_not_start() -> None:
     assert unsettled(True, {**told, "cpus": {"0": [6, 7]}}) == ["its NUMA cells"]
     assert unsettled(True, told) == []
     assert unsettled(True, {}, {**pod, "spec": {}}) == [], "whoever made its pod did not book any"
-    assert unsettled(False, {}) == [], "somebody else's claim of that name"
+    assert unsettled(False, {}) == [], "another owner's claim of that name"

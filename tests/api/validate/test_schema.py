@@ -1,4 +1,4 @@
-"""The quick look at an object's shape says that there is nothing to say exactly when the careful one has nothing to say."""
+"""The quick look at an object's shape reports that there is nothing to say exactly when the careful one has nothing to say."""
 
 from __future__ import annotations
 

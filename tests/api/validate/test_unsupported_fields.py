@@ -12,7 +12,7 @@ from outfitter.api.kubevirt import known_kubevirt_fields
 from outfitter.api.validate import node_placement, unsupported_fields
 
 PACKAGE = Path(outfitter.__file__).parent
-# Who acts on machines. Of the rest of api those that read for them.
+# Who acts on VMs. Of the rest of api those that read for them.
 READERS = [
     *(PACKAGE / "launcher").glob("*.py"),
     *(PACKAGE / "controllers").glob("*.py"),
@@ -24,7 +24,7 @@ READERS = [
     ),
 ]
 TEXT = "\n".join(path.read_text() for path in READERS)
-# Each kind of volume is looked for by its name, and the launcher tells of the others; the rest is refused at the door.
+# Each kind of volume is looked for by its name, and the launcher reports the others; the rest is refused at admission.
 ELSEWHERE = ("volumes", "domain.gpus", "domain.hostDevices", "domain.interfaces", "resourceClaims.source")
 
 

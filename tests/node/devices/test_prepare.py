@@ -158,7 +158,7 @@ def test_refused(name: str) -> None:
     with pytest.raises(NotReady, match=re.escape(case.says)) as caught:
         prepare(hand.host_env, claim(), [AllocatedDevice(target, "gpu")])
     assert rejection.of_error(caught.value, Code.DRIVER_NOT_BOUND).code is CODES.get(name, Code.DRIVER_NOT_BOUND)
-    # Trying again once the trouble is over finishes it, and nothing is left in either case.
+    # Trying again once the trouble has ended finishes it, and nothing is left in either case.
     played.faults.clear()
     played.rejects.clear()
     assert unprepare(hand.host_env, "uid-1") == {}
@@ -328,7 +328,7 @@ def test_unprepare_of_a_removed_device() -> None:
 
 
 def test_another_card_at_the_address_is_left_alone() -> None:
-    """As after a start with another card in the slot: the checkpoint speaks of one that is no longer there."""
+    """As after a start with another card in the slot: the checkpoint mentions one that is no longer there."""
     old, new = kernel(NVME), kernel(NVME.replace("a80a", "a80b").replace("driver: nvme", "driver: none"))
     hand = Hand(old)
     hand.give(SSD)
@@ -423,7 +423,7 @@ def test_admin_access_does_not_keep_a_function_from_being_restored() -> None:
 
 
 def test_a_card_that_came_later_is_remembered_as_it_is() -> None:
-    """The checkpoint still speaks of the one that stood there."""
+    """The checkpoint still mentions the one that stood there."""
     hand = Hand(kernel(NVME))
     hand.give(SSD)
     hand.kernel = new = kernel(NVME.replace("a80a", "a80b").replace("driver: nvme", "driver: none"))

@@ -1,4 +1,4 @@
-"""Devices that must be made ready, and hosts that are left out for a while because they were not."""
+"""Devices that must be made ready, and hosts that are skipped for a while because they were not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_skipped_hosts_expire_one_by_one() -> None:
     assert list(binding_conditions.skipped_hosts(pod, NOW + timedelta(seconds=60))) == ["b"]
     assert binding_conditions.skipped_hosts(pod, NOW + timedelta(seconds=90)) == {}
     pod["metadata"]["annotations"] |= binding_conditions.skipping(pod, "c", "", NOW + timedelta(seconds=70), 60)
-    assert "broke" not in pod["metadata"]["annotations"][binding_conditions.SKIPPED_HOSTS], "what is over is not carried along"
+    assert "broke" not in pod["metadata"]["annotations"][binding_conditions.SKIPPED_HOSTS], "expired entries are dropped"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": ["soon", "x"]}', '{"a": ["2026-01-01T00:00:00", "x"]}'])

@@ -1,4 +1,4 @@
-"""The index: counting rules out no host that could serve, and it is the same however the news arrived."""
+"""The index: counting rules out no host that could serve, and it is the same however the events arrived."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_counting_rejects_no_host_that_fits(world: Any, asks: Any, under: Any) -
 @settings(max_examples=60, deadline=None)
 @given(WORLD, WORLD, st.sets(st.sampled_from(HOSTS)), ASKS, UNDER)
 def test_order_of_events_does_not_matter(first: Any, then: Any, gone: set[str], asks: Any, under: Any) -> None:
-    """An index that lived through one world answers in the next as one that was made for it."""
+    """An index that lived through one scenario answers in the next as one that was made for it."""
     old_parts, old_pages = built(first)
     index = DeviceIndex.of([], [], [])
     for part in old_parts:
@@ -185,7 +185,7 @@ def test_counters_are_exact(value: str, text: str) -> None:
     assert index.uses(DeviceId(DRIVER, "a", "d0"), "a") == {"card": {"f": text}}
 
 
-# -- one piece of news after the other
+# -- one event after the other
 
 
 def one_slice(name: str, what: tuple[str, str, list[str], int, int]) -> Object:

@@ -24,7 +24,7 @@ Given = list[tuple[int, str, str]]  # claim, request, device
 
 
 class Naive:
-    """Every device for every place, one after the other, with nothing remembered and nothing left out."""
+    """Every device for every place, one after the other, with nothing remembered and nothing skipped."""
 
     def __init__(self, devices: Sequence[Object], total: int, claims: Sequence[Object], held: set[str]) -> None:
         self.devices, self.total, self.held = devices, total, held
@@ -118,7 +118,7 @@ class Naive:
         return 2 * sum(one == name for _, _, one in given) <= int(device["capacity"]["slots"]["value"])
 
     def _drawn(self, names: list[str]) -> int:
-        """Somebody's device pays, an admin's access too; only further shares of one device do not."""
+        """A user's device counts, an admin's access too; only further shares of one device do not."""
         paying = [name for at, name in enumerate(names)
                   if not self.by_name[name].get("allowMultipleAllocations") or name not in names[:at]]
         return sum(_draw(self.by_name[name]) for name in [*paying, *(name for name in self.held if name in self.by_name)])

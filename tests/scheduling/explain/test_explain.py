@@ -55,7 +55,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Running",
         (),
     ),
-    "a machine that is paused": (
+    "a VM that is paused": (
         vm.instance(
             cluster(),
             instance(
@@ -93,7 +93,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting devices",
         (Code.TOO_FEW_FREE,),
     ),
-    "a machine whose node says why": (
+    "a VM whose node gives the reason": (
         vm.instance(
             cluster(
                 launcher(spec={"nodeName": "a"}, status={"phase": "Pending", "message": "a0 is held by x"}),
@@ -105,7 +105,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting node",
         (),
     ),
-    "a machine that named a request which its claim does not have": (
+    "a VM that named a request which its claim does not have": (
         vm.instance(
             cluster(),
             instance(
@@ -120,7 +120,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Failed",
         (),
     ),
-    "a machine whose devices are not known on its host": (
+    "a VM whose devices are not known on its host": (
         vm.instance(
             cluster(
                 launcher(spec={"nodeName": "a"}, status={"phase": "Running"}),
@@ -135,7 +135,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting deviceStatus",
         (),
     ),
-    "a claim that another machine uses": (
+    "a claim that another VM uses": (
         explain_pod.pod(
             cluster(launcher(), claims=[claim("c", **allocated("a", "a0", users=["pod", "web"]))]),
             {**pod("c"), "metadata": {**pod("c")["metadata"], "name": "second", "uid": "uid-second"}},
@@ -143,7 +143,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting claim",
         (Code.CLAIM_IN_USE,),
     ),
-    "a machine whose node prepares its device": (
+    "a VM whose node prepares its device": (
         vm.instance(
             cluster(
                 launcher(spec={"nodeName": "a"}, status={"phase": "Pending"}),
@@ -165,7 +165,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting node",
         (),
     ),
-    "a machine on a node that is not ready": (
+    "a VM on a node that is not ready": (
         vm.instance(
             replace(cluster(), nodes=[node("a", ready=False)]), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)
         ),
@@ -179,7 +179,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Running",
         (),
     ),
-    "a claim that is going and was handed over by a node that went": (
+    "a claim that is going and was prepared by a node that went": (
         explain_claim.claim(
             cluster(pages=[page("z", ("a0", "c"), state="prepared")]),
             {**claim("c"), "metadata": {**claim("c")["metadata"], "deletionTimestamp": SINCE, "finalizers": ["f"]}},
@@ -217,7 +217,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting devices",
         (Code.TOO_FEW_FREE,),
     ),
-    "a machine that is going": (
+    "a VM that is going": (
         vm.instance(
             cluster(),
             {
@@ -336,8 +336,8 @@ def test_user_without_access_to_hosts_sees_the_schedulers_message() -> None:
 RELIEF: dict[str, tuple[int, dict[str, str], dict[str, str], list[tuple[str, ...]]]] = {  # what each line of advice names
     "one of two": (1, {"a0": "red", "a1": "blue"}, {}, [("a", "vmi/red", "vmi/blue")]),
     "two together": (2, {"a0": "red", "a1": "blue"}, {}, [("a", "vmi/red", "vmi/blue")]),
-    "a mark": (2, {"a0": "red"}, {"a1": "reserved"}, []),
-    "a mark alone": (1, {"a0": "red"}, {"a1": "quarantined"}, [("outfit device restore a/a1",), ("a", "vmi/red")]),
+    "an out-of-service record": (2, {"a0": "red"}, {"a1": "reserved"}, []),
+    "a record alone": (1, {"a0": "red"}, {"a1": "quarantined"}, [("outfit device restore a/a1",), ("a", "vmi/red")]),
 }
 
 

@@ -95,7 +95,7 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 PLACES = {
     "an empty pod on an empty node": Case(node(), pod()),
-    "its node was chosen by somebody": Case(node(), pod(on="a")),
+    "its node was chosen by a user": Case(node(), pod(on="a")),
     "another node was chosen": Case(
         node(), pod(on="b", nodeSelector={"no": "no"}), (no(Code.NODE_NAME, node="b"),)),
     "a chosen node may be cordoned, tainted NoSchedule and not ready: the scheduler is passed by": Case(
@@ -166,12 +166,12 @@ TAINTS = {
         pod(tolerations=[{"operator": "Exists", "effect": "NoExecute"}]), (NOT_GPU,)),
     "another effect": Case(
         GPU, pod(tolerations=[{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]), (NOT_GPU,)),
-    "an operator that nobody knows tolerates nothing": Case(
+    "an operator unknown that tolerates nothing": Case(
         GPU, pod(tolerations=[{"key": "gpu", "operator": "Like", "value": "only"}]), (NOT_GPU,)),
     "tolerated for a while is tolerated": Case(
         node(taints=[taint("gpu", effect="NoExecute")]),
         pod(tolerations=[{"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}])),
-    "PreferNoSchedule keeps nobody away": Case(node(taints=[taint("gpu", effect="PreferNoSchedule")]), pod()),
+    "PreferNoSchedule rejects no pod": Case(node(taints=[taint("gpu", effect="PreferNoSchedule")]), pod()),
     "each taint needs its toleration": Case(
         node(taints=[taint("gpu", "only"), taint("x")]), pod(tolerations=[{"key": "gpu", "operator": "Exists"}]),
         (no(Code.NODE_TAINTED, taint="x:NoSchedule"),)),
@@ -221,7 +221,7 @@ ROOM = {
     "it does not stand in its own way": Case(
         node(), pod(on="a", requests={"cpu": "16"}), (), (pod(on="a", requests={"cpu": "16"}),)
     ),
-    "beyond what there is, a pod without wishes is welcome": Case(node(), pod(), (), (pod("x", on="a", requests={"cpu": 20}),)),
+    "beyond capacity, a pod without requests fits": Case(node(), pod(), (), (pod("x", on="a", requests={"cpu": 20}),)),
     "beyond what there is, nothing is free": Case(
         node(), pod(requests={"cpu": "1m"}), (short("cpu", 0, 16000, 1),), (pod("x", on="a", requests={"cpu": 20}),)
     ),

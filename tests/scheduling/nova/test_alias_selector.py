@@ -166,7 +166,7 @@ UNSEEN = {
     "a trait that is published": ({"traits": LONG[0]}, True, True),
     "a trait that there was no room for": ({"traits": LONG[-1]}, True, False),
     "one that must not be there and there was no room for": ({"traits": f"!{LONG[-1]}"}, False, False),
-    "one that must not be there, and is not": ({"traits": "!a"}, True, False),  # nobody can tell by what is published
+    "one that must not be there, and is not": ({"traits": "!a"}, True, False),  # it cannot be known by what is published
 }
 
 

@@ -1,4 +1,4 @@
-"""A machine with a flavor is placed as `choose` would place it: counting by selectors first never costs a host, and other
+"""A VM with a flavor is placed as `choose` would place it: counting by selectors first never costs a host, and other
 claims of the same pod never get the same device."""
 
 from __future__ import annotations

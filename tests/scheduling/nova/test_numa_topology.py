@@ -80,7 +80,7 @@ def test_which_cpus_they_are() -> None:
 
 @pytest.mark.parametrize(("cell", "left"), [
     (NumaCell(0, 4, ids=(0, 1, 2, 3)).without({1}, 1), 3),
-    (NumaCell(0, 4, ids=(0, 1, 2, 3)).without(set(), 3), 1),  # somebody has them without numbers
+    (NumaCell(0, 4, ids=(0, 1, 2, 3)).without(set(), 3), 1),  # them is in use without numbers
     (NumaCell(0, 4, ids=(0, 1, 2, 3)).without({2, 3}, 0), 2),  # they were of another cell when they were taken
     (NumaCell(0, 4).without({1}, 1), 3),
 ])

@@ -16,7 +16,7 @@ def team(thing: Mapping[str, Any]) -> str | None:
 
 
 class KeepApart:
-    """A filter: a host of one team is not for the pods of another. What carries no label is for everybody."""
+    """A filter: a host of one team is not for the pods of another. What carries no label is for all."""
 
     name = "keep-apart"
 
@@ -27,7 +27,7 @@ class KeepApart:
 
 
 class OwnHosts:
-    """A scorer: a team fills its own hosts before those that are for everybody."""
+    """A scorer: a team fills its own hosts before those that are for all."""
 
     name = "own-hosts"
 
