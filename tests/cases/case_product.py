@@ -109,7 +109,7 @@ class Api:
         return list(answer.body["items"])
 
 
-class World:
+class CaseScenario:
     """One case's store, clock and names, over any number of runs of the product."""
 
     def __init__(self, folder: Path) -> None:
@@ -236,9 +236,9 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world() -> AsyncIterator[World]:
+async def case_scenario() -> AsyncIterator[CaseScenario]:
     with tempfile.TemporaryDirectory(prefix="outfitter-case-") as folder:
-        yield World(Path(folder))
+        yield CaseScenario(Path(folder))
 
 
 class Faults(logging.Handler):

@@ -8,7 +8,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.apiserver import auth
 from tests.cases.case import Case
-from tests.cases.case_product import ADMIN, Answer, NotDriven, contains, world
+from tests.cases.case_product import ADMIN, Answer, NotDriven, case_scenario, contains
 
 MACHINES = tuple(kind.kind for kind in (kinds.VM, kinds.VMI, kinds.MIGRATION))
 
@@ -20,7 +20,7 @@ async def run(case: Case) -> list[str]:
     given = list(case.data["given"])
     machines = [obj for obj in given if obj["kind"] in MACHINES]
     asking = machines[-1] if machines else given[-1]
-    async with world() as place:
+    async with case_scenario() as place:
         try:
             async with place.product(controllers=False) as (product, api):
                 await place.load(product, api, case.config, [obj for obj in given if obj is not asking])

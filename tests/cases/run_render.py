@@ -15,7 +15,7 @@ from outfitter.api.quantity import to_int
 from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.errors import Invalid, NotReady
 from tests.cases.case import Case
-from tests.cases.case_product import Api, Faults, NotDriven, contains, world
+from tests.cases.case_product import Api, Faults, NotDriven, case_scenario, contains
 
 MISSING = object()
 _WORD = re.compile(r"(?P<key>[^\[\]]*)(?P<items>(?:\[[^\]]+\])*)")
@@ -26,7 +26,7 @@ async def run(case: Case) -> list[str]:
     targets = [obj for obj in given if obj["kind"] == kinds.VMI.kind]
     pods: dict[str, Object | None] = {}
     faults = Faults()
-    async with world() as place:
+    async with case_scenario() as place:
         try:
             async with place.product(controllers=False) as (product, api):
                 await place.load(product, api, case.config, given)

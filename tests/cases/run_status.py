@@ -11,7 +11,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status, vm
 from tests.cases.case import Case
-from tests.cases.case_product import Api, Faults, NotDriven, contains, world
+from tests.cases.case_product import Api, Faults, NotDriven, case_scenario, contains
 
 # What outfitter's status says of a device besides what the cases know; compared only where a case names it.
 BESIDES = ("driver", "pool", "product")
@@ -23,7 +23,7 @@ async def run(case: Case) -> list[str]:
     given = list(case.data["given"])
     target = next(obj for obj in given if obj["kind"] == kinds.VMI.kind)
     writes, faults = 0, Faults()
-    async with world() as place:
+    async with case_scenario() as place:
         try:
             async with place.product(controllers=False) as (product, api):
                 await place.load(product, api, case.config, given)

@@ -52,7 +52,7 @@ OURS = (kinds.VM, kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM)  # what users make
 COUNTED = (kinds.LEDGER_PAGE, kinds.RESOURCE_CLAIM)
 
 
-class Home(Memory):
+class SharedBackend(Memory):
     """Where the objects are. What is broken is noted, not raised: a controller would take it for its own mistake."""
 
     def __init__(self, clock: ManualClock, books: Books, seed: int) -> None:
@@ -109,12 +109,12 @@ TWIN = "twin.example.com"  # publishes functions of hosts that our driver publis
 TWINS = {"t0": 0, "t1": 1, "t2": 1}  # device -> the VF that it is
 
 
-class Door(Memory):
+class ReplicaClient(Memory):
     """One product's way to the home."""
 
-    def __init__(self, home: Home, dice: random.Random) -> None:
-        super().__init__(clock=home.clock, names=home.names, rules=home.rules)
-        self.home, self.dice = home, dice
+    def __init__(self, backend: SharedBackend, dice: random.Random) -> None:
+        super().__init__(clock=backend.clock, names=backend.names, rules=backend.rules)
+        self.backend, self.dice = backend, dice
         self.open = asyncio.Event()
         self.open.set()
         self.dead = self.buried = False
@@ -125,16 +125,16 @@ class Door(Memory):
         self.trap: tuple[int, Callable[[], Awaitable[object]]] | None = None  # called after so many more reads
 
     def watch_cache(self, kind: Kind) -> WatchCache:
-        return self.home.watch_cache(kind)
+        return self.backend.watch_cache(kind)
 
     def list_records(
         self, kind: Kind, selection: Selection, *, limit: int = 0, continue_: str = "", at: int | None = None
     ) -> tuple[Sequence[Record], int, str, int | None]:
-        return self.home.list_records(kind, selection, limit=limit, continue_=continue_, at=at)
+        return self.backend.list_records(kind, selection, limit=limit, continue_=continue_, at=at)
 
     def open_watch(self, kind: Kind, selection: Selection, since: int) -> Watcher:
         self.watches = [watch for watch in self.watches if not watch.ended]
-        self.watches.append(self.home.open_watch(kind, selection, since))
+        self.watches.append(self.backend.open_watch(kind, selection, since))
         return self.watches[-1]
 
     async def _turn(self) -> None:
@@ -184,7 +184,7 @@ class Door(Memory):
         if self.stumbles == (mine, "before"):
             raise Unavailable("the store did not get it", 0.5)
         try:
-            answer = await self.home.write(work, dry_run=dry_run, by=by)
+            answer = await self.backend.write(work, dry_run=dry_run, by=by)
         finally:  # one that was refused counts as well
             if mine == number and when == "after":
                 await self.die()
@@ -225,10 +225,10 @@ class Controllers(app.Embedded):
 
 
 @dataclass
-class Life:
+class ReplicaRun:
     """A product from its start to its death."""
 
-    door: Door
+    client: ReplicaClient
     product: app.Embedded
     starting: asyncio.Task[None]
 
@@ -242,7 +242,7 @@ class Life:
             if not isinstance(error, (Conflict, AlreadyExists, Unavailable)):
                 raise error
             return True  # it could not write what it wanted to write at its start: it ends, and is started again
-        return self.door.dead
+        return self.client.dead
 
 
 def trees() -> dict[str, list[Tree]]:
@@ -262,7 +262,7 @@ FULL = {name: scan.scan(those[MOST]).devices for name, those in TREES.items()}
 
 
 @dataclass
-class World:
+class ReplicaScenario:
     """Hosts, one home, the products on it, and what users do. Users write to the home itself: nothing of theirs waits."""
 
     seed: int
@@ -278,29 +278,29 @@ class World:
             twins={DeviceId(TWIN, host, name): f"{PF}-vf{number}" for host in FULL for name, number in TWINS.items()},
             parents={(host, device.name): addresses[device.parent] for host, devices in FULL.items() for device in devices
                      if device.parent is not None})
-        self.home = Home(self.clock, self.books, self.seed)
+        self.backend = SharedBackend(self.clock, self.books, self.seed)
         self.vfs = {"node-0": 2, "node-1": 2, "node-2": 1}
         self.hosts = {name: self._host(name, words) for name, words in HOSTS.items()}
         self.served = ["node-0", "node-1"]
 
     def _host(self, name: str, words: str) -> AgentHost:
-        machines = Watched(self.home.look)
+        machines = Watched(self.backend.look)
         self.books.domains = {**self.books.domains, name: machines.running}
         return AgentHost(name, DRIVER, lambda: TREES[name][self.vfs[name]], machines, {"cpu": "16", "memory": "64Gi"}, {},
                     simulated=True, settings=config.parse(words).default)
 
     async def begin(self) -> None:
-        await self.home.create(kinds.NAMESPACE, {"metadata": {"name": SPACE}})
+        await self.backend.create(kinds.NAMESPACE, {"metadata": {"name": SPACE}})
         for kind in ("pf", "vf"):
             expression = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].kind == "{kind.upper()}"'
-            await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": kind},
+            await self.backend.create(kinds.DEVICE_CLASS, {"metadata": {"name": kind},
                                                         "spec": {"selectors": [{"cel": {"expression": expression}}]}})
             for count in (1, 2, 3):
-                await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
+                await self.backend.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
                     "metadata": {"name": f"{kind}-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec(kind, count)}})
-        await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": "rack"}, "spec": {"selectors": [
+        await self.backend.create(kinds.DEVICE_CLASS, {"metadata": {"name": "rack"}, "spec": {"selectors": [
             {"cel": {"expression": f'device.driver == "{RACK}"'}}]}})
-        await self.home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "rack"}, "spec": {
+        await self.backend.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "rack"}, "spec": {
             "driver": RACK, "pool": {"name": "rack", "generation": 1, "resourceSliceCount": 1}, "allNodes": True,
             "devices": [{"name": f"x{number}", "attributes": {"kind": {"string": "RACK"}}} for number in range(2)]}})
         await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": "twin"}, "spec": {"selectors": [
@@ -330,17 +330,18 @@ class World:
 
     # -- products
 
-    def start(self) -> Life:
+    def start(self) -> ReplicaRun:
         """Another product, which serves the hosts when no other does; it starts while the others go on."""
-        door, hosts = Door(self.home, random.Random(self.dice.random())), [self.hosts[name] for name in self.served]
+        client = ReplicaClient(self.backend, random.Random(self.dice.random()))
+        hosts = [self.hosts[name] for name in self.served]
         alone = not any(life.serves for life in self.lives)
-        product = app.Embedded(door, hosts, clock=self.clock) if alone else Controllers(door, [], clock=self.clock)
-        self.lives.append(Life(door, product, asyncio.get_running_loop().create_task(product.start())))
+        product = app.Embedded(client, hosts, clock=self.clock) if alone else Controllers(client, [], clock=self.clock)
+        self.lives.append(ReplicaRun(client, product, asyncio.get_running_loop().create_task(product.start())))
         return self.lives[-1]
 
-    async def kill(self, life: Life) -> None:
-        life.door.dead = life.door.buried = True
-        life.door.open.set()
+    async def kill(self, life: ReplicaRun) -> None:
+        life.client.dead = life.client.buried = True
+        life.client.open.set()
         life.starting.cancel()
         await asyncio.gather(life.starting, return_exceptions=True)
         await life.product.runner.stop()
@@ -359,29 +360,29 @@ class World:
     async def rest(self) -> None:
         """Until all controllers are idle, however long one waits; then the books must be in order."""
         for life in self.lives:
-            life.door.open.set()
-            life.door.fatal = life.door.stumbles = None
+            life.client.open.set()
+            life.client.fatal = life.client.stumbles = None
         try:
-            await self._rest(self.home.steps + ENOUGH)
+            await self._rest(self.backend.steps + ENOUGH)
         except TimeoutError as error:
-            self.home.broken.append(str(error))
+            self.backend.broken.append(str(error))
             return
         self.books.served = list(self.served)
-        self.home.look()
-        self.home.note(invariants.rest(self.books))
+        self.backend.look()
+        self.backend.note(invariants.rest(self.books))
         await self._look_again()
         self._faults()
 
     async def _look_again(self) -> None:
         """A resync finds nothing to do."""
-        before, traps = self._versions(), [(life.door, life.door.trap) for life in self.lives]
+        before, traps = self._versions(), [(life.client, life.client.trap) for life in self.lives]
         for life in self.lives:
-            life.door.trap = None  # what a user does about what is read now would be a change
+            life.client.trap = None  # what a user does about what is read now would be a change
             resync.look(life.product)
-        await self._settle(self.home.steps + ENOUGH)
-        for door, trap in traps:
-            door.trap = trap
-        self.home.note(resync.missed(before, self._versions()))
+        await self._settle(self.backend.steps + ENOUGH)
+        for client, trap in traps:
+            client.trap = trap
+        self.backend.note(resync.missed(before, self._versions()))
 
     def _versions(self) -> resync.Versions:
         return resync.versions((kind, obj) for kind in self.books.objects for obj in self.books.all(kind))
@@ -389,15 +390,15 @@ class World:
     def _faults(self) -> None:
         """What no reconcile may end with."""
         for life in self.lives:
-            self.home.note(f"{who} had a fault" for (who, what), _ in life.product.runner.errors.items() if what == "fault")
+            self.backend.note(f"{who} had a fault" for (who, what), _ in life.product.runner.errors.items() if what == "fault")
 
     async def _rest(self, most: int) -> None:
         quiet = 0
         while quiet < len(QUIET):
-            before = self.home.steps
+            before = self.backend.steps
             self.clock.advance(QUIET[quiet])
             await self._settle(most)
-            quiet = quiet + 1 if self.home.steps == before else 0
+            quiet = quiet + 1 if self.backend.steps == before else 0
 
     async def _settle(self, most: int) -> None:
         """Until all informers are up to date and all controllers are idle, several times in a row."""
@@ -413,12 +414,12 @@ class World:
             if not all(life.starting.done() for life in self.lives):
                 self.clock.advance(0.001)  # what hinders it may wait for the clock
             still = still + 1 if all(map(self._idle, self.lives)) else 0
-            if self.home.steps > most:
+            if self.backend.steps > most:
                 raise TimeoutError(f"{ENOUGH} writes, and the products do not come to rest")
 
-    def _idle(self, life: Life) -> bool:
+    def _idle(self, life: ReplicaRun) -> bool:
         return life.starting.done() and life.product.runner.idle and all(
-            int(informer.revision or 0) >= self.home.watch_cache(kind).revision
+            int(informer.revision or 0) >= self.backend.watch_cache(kind).revision
             for kind, informer in life.product.context.informers.items())
 
     async def serve(self, hosts: Collection[str]) -> None:
@@ -438,7 +439,7 @@ class World:
         """`kept`: it is deleted on request only."""
         meta = {"name": name, "namespace": SPACE, **({"finalizers": [invariants.KEPT]} if kept else {})}
         with contextlib.suppress(OutfitterError):  # there is one of this name
-            await self.home.create(kind, {"metadata": meta, "spec": spec})
+            await self.backend.create(kind, {"metadata": meta, "spec": spec})
 
     async def let_go(self) -> None:
         """What was kept may go."""
@@ -446,7 +447,7 @@ class World:
             for obj in self.books.all(kind):
                 if invariants.KEPT in (finalizers := obj["metadata"].get("finalizers") or ()):
                     left = [one for one in finalizers if one != invariants.KEPT]
-                    await self.home.patch(kind, obj["metadata"]["name"], {"metadata": {"finalizers": left or None}}, SPACE)
+                    await self.backend.patch(kind, obj["metadata"]["name"], {"metadata": {"finalizers": left or None}}, SPACE)
 
     async def ask(self, name: str, action: vm_actions.Action) -> None:
         """What people ask of a VirtualMachine, which may be refused."""
@@ -456,7 +457,7 @@ class World:
         own = instance if instance is not None and vm_api.belongs(instance, vm) else None
         with contextlib.suppress(Conflict, NotFound):
             for change in vm_actions.requested_changes(action, vm, own):
-                await self.home.patch(change.kind, name, change.patch, SPACE, subresource=change.subresource)
+                await self.backend.patch(change.kind, name, change.patch, SPACE, subresource=change.subresource)
             self.books.asked[vm["metadata"]["uid"]] = action
 
     async def press(self, name: str, action: vmi_actions.Action) -> None:
@@ -465,13 +466,13 @@ class World:
         if instance is not None:
             with contextlib.suppress(Conflict):
                 wanted = vmi_actions.with_action_request(action, instance, rfc3339(self.clock.now()))
-                await self.home.patch(
+                await self.backend.patch(
                     kinds.VMI, name, {"status": {vmi_actions.FIELD: wanted}}, SPACE, subresource="status"
                 )
 
     async def delete(self, kind: Kind, name: str, grace: int | None = None) -> None:
         with contextlib.suppress(NotFound):
-            await self.home.delete(kind, name, SPACE, grace=grace)
+            await self.backend.delete(kind, name, SPACE, grace=grace)
 
     async def clear(self) -> None:
         """Users go, and take everything with them."""
@@ -482,9 +483,9 @@ class World:
                 await self.delete(kind, obj["metadata"]["name"])
         await self.rest()
         for kind in OURS:
-            self.home.broken += [f"left: {obj}" for obj in self.books.all(kind)]
-        self.home.broken += [f"left: {booking}" for booking in self.books.bookings]
-        self.home.broken += [f"left: {domain.name}" for domains in self.books.domains.values() for domain in domains]
+            self.backend.broken += [f"left: {obj}" for obj in self.books.all(kind)]
+        self.backend.broken += [f"left: {booking}" for booking in self.books.bookings]
+        self.backend.broken += [f"left: {domain.name}" for domains in self.books.domains.values() for domain in domains]
 
     def pods_of(self, name: str) -> list[str]:
         return [pod["metadata"]["name"] for pod in self.books.all(kinds.POD)
@@ -511,7 +512,7 @@ class World:
 
     async def cordon(self, host: str, yes: bool) -> None:
         with contextlib.suppress(NotFound):
-            await self.home.patch(kinds.NODE, host, {"spec": {"unschedulable": yes or None}})
+            await self.backend.patch(kinds.NODE, host, {"spec": {"unschedulable": yes or None}})
 
     def picture(self) -> str:
         lines = [f"{booking.device.short} {booking.state} by {booking.holder}" for booking in self.books.bookings]

@@ -114,7 +114,7 @@ def leaks(books: Books) -> Iterator[str]:
                 yield f"pod {meta['name']} was given {chosen} beforehand and has {results(mine)}"
 
 
-class Mixed(Home):
+class Mixed(SharedBackend):
     alone = True  # one scheduler
 
     def look(self) -> None:
@@ -123,54 +123,54 @@ class Mixed(Home):
             self.note(crowded(self.books))
 
 
-class Mix(World):
-    home: Mixed
+class Mix(ReplicaScenario):
+    backend: Mixed
 
     def __post_init__(self) -> None:
         self.dice, self.books = random.Random(self.seed), Books()
-        self.home = Mixed(self.clock, self.books, self.seed)
-        self.home.alone = not self.seed % 2
+        self.backend = Mixed(self.clock, self.books, self.seed)
+        self.backend.alone = not self.seed % 2
         self.settings = config.parse(CONFIG)
         played = app.simulated_hosts(hosts_file.parse(HOSTS).hosts, config=self.settings)
         self.hosts = {host.name: host for host in played}
         self.served = list(self.hosts)
 
     async def begin(self) -> None:
-        home = self.home
-        await home.create(kinds.NAMESPACE, {"metadata": {"name": SPACE}})
+        backend = self.backend
+        await backend.create(kinds.NAMESPACE, {"metadata": {"name": SPACE}})
         for name, driver, kind, resource in (("vf", OURS, "VF", VF), ("gpu", OURS, "PCI", GPU), ("rack", RACK, "", "")):
             words = f'device.driver == "{driver}"' + (f' && device.attributes["{OURS}"].kind == "{kind}"' if kind else "")
-            await home.create(kinds.DEVICE_CLASS, {"metadata": {"name": name}, "spec": {
+            await backend.create(kinds.DEVICE_CLASS, {"metadata": {"name": name}, "spec": {
                 "selectors": [{"cel": {"expression": words}}], **({"extendedResourceName": resource} if resource else {})}})
         ready = {"bindsToNode": True, "bindingConditions": ["Attached"], "bindingFailureConditions": ["Broken"]}
-        await home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "rack"}, "spec": {
+        await backend.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "rack"}, "spec": {
             "driver": RACK, "pool": {"name": "rack", "generation": 1, "resourceSliceCount": 1}, "allNodes": True,
             "devices": [{"name": "x0"}, {"name": "x1", **ready}, {"name": "x2", **ready}]}})
         for name, (vcpus, extra) in FLAVORS.items():
-            await home.create(kinds.FLAVOR, {"metadata": {"name": name}, "spec": {
+            await backend.create(kinds.FLAVOR, {"metadata": {"name": name}, "spec": {
                 "vcpus": vcpus, "memory": "1Gi", "extraSpecs": extra}})
         self.start()
 
-    def start(self) -> Life:
-        door = Door(self.home, random.Random(self.dice.random()))
+    def start(self) -> ReplicaRun:
+        client = ReplicaClient(self.backend, random.Random(self.dice.random()))
         serves = not any(life.serves for life in self.lives)
         kind, hosts = (app.Embedded, list(self.hosts.values())) if serves else (Controllers, [])
-        product = kind(door, hosts, clock=self.clock, config=self.settings, aliases=AliasSet.of(self.settings.default))
-        self.lives.append(Life(door, product, asyncio.get_running_loop().create_task(product.start())))
+        product = kind(client, hosts, clock=self.clock, config=self.settings, aliases=AliasSet.of(self.settings.default))
+        self.lives.append(ReplicaRun(client, product, asyncio.get_running_loop().create_task(product.start())))
         return self.lives[-1]
 
     async def rest(self) -> None:
         for life in self.lives:
-            life.door.open.set()
-            life.door.fatal = None
+            life.client.open.set()
+            life.client.fatal = None
         try:
-            await self._rest(self.home.steps + replicas.ENOUGH)
+            await self._rest(self.backend.steps + replicas.ENOUGH)
         except TimeoutError as error:
-            self.home.broken.append(str(error))
+            self.backend.broken.append(str(error))
             return
-        self.home.look()
-        self.home.note(leaks(self.books))
-        self.home.note(self.idle())
+        self.backend.look()
+        self.backend.note(leaks(self.books))
+        self.backend.note(self.idle())
 
     def idle(self) -> Iterator[str]:
         """Pods that wait and could be given a host."""
@@ -236,7 +236,7 @@ class Mix(World):
                  "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}
                 for one in given.get("results") or () if one.get("bindingConditions")]
             if said and self.dice.random() < 0.6:
-                await self.home.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {"status": {"devices": said}}, SPACE,
+                await self.backend.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {"status": {"devices": said}}, SPACE,
                                       subresource="status")
 
     def place(self) -> tuple[str, DeviceId]:
@@ -247,31 +247,31 @@ class Mix(World):
 
     async def mark(self) -> None:
         page, device = self.place()
-        await self.dice.choice([out_of_service.reserve, out_of_service.quarantine])(self.home, page, device, by="admin")
+        await self.dice.choice([out_of_service.reserve, out_of_service.quarantine])(self.backend, page, device, by="admin")
 
     async def unmark(self) -> None:
         for page in self.books.pages:
             for mark in page.records("reserved"):
-                await out_of_service.unreserve(self.home, page.host, mark.device)
+                await out_of_service.unreserve(self.backend, page.host, mark.device)
             for mark in page.records("quarantined"):
-                await out_of_service.restore(self.home, page.host, mark.device)
+                await out_of_service.restore(self.backend, page.host, mark.device)
 
     async def taint(self) -> None:
         """A rule comes, or goes when it is there."""
         if ("", RULE) in self.books.objects[kinds.DEVICE_TAINT_RULE]:
-            await self.home.delete(kinds.DEVICE_TAINT_RULE, RULE)
+            await self.backend.delete(kinds.DEVICE_TAINT_RULE, RULE)
             return
         _, device = self.place()
-        await self.home.create(kinds.DEVICE_TAINT_RULE, {"metadata": {"name": RULE}, "spec": {
+        await self.backend.create(kinds.DEVICE_TAINT_RULE, {"metadata": {"name": RULE}, "spec": {
             "deviceSelector": {"driver": device.driver, "pool": device.pool, "device": device.device},
             "taint": {"key": "example.com/sick", "effect": self.dice.choice(["NoSchedule", "NoExecute"])}}})
 
     async def doom(self) -> None:
-        door = self.dice.choice(self.lives).door
-        door.fatal = (door.writes + self.dice.randint(1, 12), self.dice.choice(["before", "after"]))
+        client = self.dice.choice(self.lives).client
+        client.fatal = (client.writes + self.dice.randint(1, 12), self.dice.choice(["before", "after"]))
 
     async def another(self) -> None:
-        if len(self.lives) < 2 and not self.home.alone:
+        if len(self.lives) < 2 and not self.backend.alone:
             self.start()
 
     async def restart(self) -> None:
@@ -293,38 +293,39 @@ class Mix(World):
                 await self.delete(kind, name)
         await self.rest()
         for kind in (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM):
-            self.home.broken += [f"left: {obj}" for obj in self.books.all(kind)]
-        self.home.broken += [f"left: {booking}" for booking in self.books.bookings]
+            self.backend.broken += [f"left: {obj}" for obj in self.books.all(kind)]
+        self.backend.broken += [f"left: {booking}" for booking in self.books.bookings]
 
 
-async def story(seed: int, steps: int) -> None:
-    world = Mix(seed, ManualClock())
-    await world.begin()
+async def random_run(seed: int, steps: int) -> None:
+    scenario = Mix(seed, ManualClock())
+    await scenario.begin()
     try:
-        await world.rest()
+        await scenario.rest()
         for number in range(steps):
-            await world.act()
-            await world.work(world.dice.choice([0, 0, 5, 30, 100]))
-            if not world.lives:
-                world.start()
+            await scenario.act()
+            await scenario.work(scenario.dice.choice([0, 0, 5, 30, 100]))
+            if not scenario.lives:
+                scenario.start()
             if number % 15 == 14:
-                await world.rest()
-            assert not world.home.broken, "\n".join([f"seed {seed}, step {number}", *world.home.broken[:5], world.picture()])
-        await world.rest()
-        await world.clear()
-        assert not world.home.broken, "\n".join([f"seed {seed}", *world.home.broken[:5], world.picture()])
+                await scenario.rest()
+            assert not scenario.backend.broken, "\n".join(
+                [f"seed {seed}, step {number}", *scenario.backend.broken[:5], scenario.picture()])
+        await scenario.rest()
+        await scenario.clear()
+        assert not scenario.backend.broken, "\n".join([f"seed {seed}", *scenario.backend.broken[:5], scenario.picture()])
     finally:
-        await world.end()
+        await scenario.end()
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_everything_at_once(seed: int) -> None:
-    await story(seed, 60)
+    await random_run(seed, 60)
 
 
 @pytest.mark.long(seeds=range(100, 112))
 async def test_everything_at_once_for_long(seed: int) -> None:
-    await story(seed, 300)
+    await random_run(seed, 300)
 
 
 @pytest.mark.parametrize(("name", "says"), [("cells", "CPUs of cell"), ("whole", "is held by")])

@@ -34,7 +34,7 @@ from outfitter.store.transaction import Transaction
 from outfitter.store.watch_cache import Record
 from tests import hypothesis_profiles
 from tests.controllers import replicas
-from tests.controllers.replicas import DRIVER, HOSTS, MOST, PF, RACK, World
+from tests.controllers.replicas import DRIVER, HOSTS, MOST, PF, RACK, ReplicaScenario
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ class Machine(stateful.RuleBasedStateMachine):
     def do(self, work: Coroutine[Any, Any, object], turns: int = 0) -> None:
         async def both() -> None:
             await work
-            await self.world.work(turns)
+            await self.scenario.work(turns)
 
         try:
             self.runner.run(both())
@@ -86,14 +86,14 @@ class Machine(stateful.RuleBasedStateMachine):
             self.world = World(seed, told=told)
             await self.world.begin()
             for name, kind in zip([*CLAIMS, "claim-c"], ("vf", "pf", "rack"), strict=True):
-                await self.world.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, 1))
+                await self.scenario.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, 1))
             for _ in range(products - 1):
-                self.world.start()
+                self.scenario.start()
             for kind, source in (("machines", machines), ("pods", pods)):
                 for name in NAMES[kind][:3]:
-                    await self.world.create(KINDS[kind], name, SPECS[kind](source))
+                    await self.scenario.create(KINDS[kind], name, SPECS[kind](source))
             if not early:
-                await self.world.rest()
+                await self.scenario.rest()
 
         self.do(begin())
 
@@ -106,7 +106,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
         async def make() -> None:
             for number in some:
-                await self.world.create(KINDS[kind], NAMES[kind][number], SPECS[kind](source))
+                await self.scenario.create(KINDS[kind], NAMES[kind][number], SPECS[kind](source))
 
         self.do(make(), turns)
 
@@ -116,19 +116,19 @@ class Machine(stateful.RuleBasedStateMachine):
         async def end() -> None:
             for name in [NAMES[kind][number] for number in some]:
                 if kind == "pods" or grace is None:
-                    await self.world.delete(KINDS[kind], name, grace)
+                    await self.scenario.delete(KINDS[kind], name, grace)
                 else:
-                    for pod in self.world.pods_of(name):
-                        await self.world.delete(kinds.POD, pod, grace)
+                    for pod in self.scenario.pods_of(name):
+                        await self.scenario.delete(kinds.POD, pod, grace)
 
         self.do(end(), turns)
 
     @stateful.rule(name=st.sampled_from(CLAIMS), kind=CLASS, count=COUNT, turns=TURNS)
     def claim(self, name: str, kind: str, count: int, turns: int) -> None:
         """A claim is made, or deleted when it is there."""
-        there = ("here", name) in self.world.books.objects[kinds.RESOURCE_CLAIM]
-        self.do(self.world.delete(kinds.RESOURCE_CLAIM, name) if there
-                else self.world.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, count)), turns)
+        there = ("here", name) in self.scenario.books.objects[kinds.RESOURCE_CLAIM]
+        self.do(self.scenario.delete(kinds.RESOURCE_CLAIM, name) if there
+                else self.scenario.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, count)), turns)
 
     # -- operators and hosts
 
@@ -138,22 +138,22 @@ class Machine(stateful.RuleBasedStateMachine):
         """Of a host, or of the rack."""
         name = DeviceId(DRIVER, host, device) if device not in ("x0", "x1") else DeviceId(RACK, "rack", device)
         page = host if name.driver == DRIVER else pool_page(name.driver, name.pool)
-        self.do(MARK[how](self.world.home, page, name, by="admin") if how in MARK
-                else UNMARK[how](self.world.home, page, name), turns)
+        self.do(MARK[how](self.scenario.backend, page, name, by="admin") if how in MARK
+                else UNMARK[how](self.scenario.backend, page, name), turns)
 
     @stateful.rule(which=WHICH, reads=st.integers(1, 12), host=HOST, device=DEVICE, turns=TURNS)
     def snatch(self, which: int, reads: int, host: str, device: str, turns: int) -> None:
         """A device is reserved right after one of the next things that a product reads, while it makes up its mind."""
-        for life in self.world.lives[which:which + 1]:
-            life.door.trap = (
+        for life in self.scenario.lives[which:which + 1]:
+            life.client.trap = (
                 reads,
-                lambda: out_of_service.reserve(self.world.home, host, DeviceId(DRIVER, host, device), by="admin"),
+                lambda: out_of_service.reserve(self.scenario.backend, host, DeviceId(DRIVER, host, device), by="admin"),
             )
         self.do(_now(lambda: None), turns)
 
     @stateful.rule(host=HOST, yes=st.sampled_from([True, False, False]), turns=TURNS)
     def cordon(self, host: str, yes: bool, turns: int) -> None:
-        self.do(self.world.cordon(host, yes), turns)
+        self.do(self.scenario.cordon(host, yes), turns)
 
     @stateful.rule(host=HOST, told=st.booleans(), turns=TURNS)
     def tell(self, host: str, told: bool, turns: int) -> None:
@@ -162,57 +162,57 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(host=HOST, vfs=st.integers(0, MOST), turns=TURNS)
     def plug(self, host: str, vfs: int, turns: int) -> None:
-        self.do(_now(lambda: self.world.plug(host, vfs)), turns)
+        self.do(_now(lambda: self.scenario.plug(host, vfs)), turns)
 
     @stateful.rule(hosts=st.lists(HOST, min_size=1, unique=True), turns=TURNS)
     def serve(self, hosts: list[str], turns: int) -> None:
         """Other hosts from the next start on, which is now."""
-        self.do(self.world.serve(hosts), turns)
+        self.do(self.scenario.serve(hosts), turns)
 
     # -- products
 
     @stateful.rule(turns=TURNS)
     def start(self, turns: int) -> None:
-        if len(self.world.lives) < ALIVE:
-            self.do(_now(self.world.start), turns)
+        if len(self.scenario.lives) < ALIVE:
+            self.do(_now(self.scenario.start), turns)
 
     @stateful.rule(which=WHICH, writes=st.integers(1, 25), when=st.sampled_from(["before", "after"]), turns=TURNS)
     def doom(self, which: int, writes: int, when: Literal["before", "after"], turns: int) -> None:
         """It dies at one of its next writes."""
-        for life in self.world.lives[which:which + 1]:
-            life.door.fatal = (life.door.writes + writes, when)
+        for life in self.scenario.lives[which:which + 1]:
+            life.client.fatal = (life.client.writes + writes, when)
         self.do(_now(lambda: None), turns)
 
     @stateful.rule(which=WHICH, turns=TURNS)
     def kill(self, which: int, turns: int) -> None:
-        for life in self.world.lives[which:which + 1]:
-            self.do(self.world.kill(life), turns)
+        for life in self.scenario.lives[which:which + 1]:
+            self.do(self.scenario.kill(life), turns)
 
     @stateful.rule(which=WHICH, still=st.booleans(), turns=TURNS)
     def hold(self, which: int, still: bool, turns: int) -> None:
         """It stands still, believing what it knew, until it goes on."""
-        for life in self.world.lives[which:which + 1]:
-            self.do(_now(life.door.open.clear if still else life.door.open.set), turns)
+        for life in self.scenario.lives[which:which + 1]:
+            self.do(_now(life.client.open.clear if still else life.client.open.set), turns)
 
     # -- time
 
     @stateful.rule(seconds=st.sampled_from([0.01, 1.0, 40.0]), turns=TURNS)
     def wait(self, seconds: float, turns: int) -> None:
-        self.do(_now(lambda: self.world.clock.advance(seconds)), turns)
+        self.do(_now(lambda: self.scenario.clock.advance(seconds)), turns)
 
     @stateful.rule()
     def rest(self) -> None:
-        self.do(self.world.rest())
+        self.do(self.scenario.rest())
 
     @stateful.rule()
     def relieve(self) -> None:
-        self.do(self.world.relieve())
+        self.do(self.scenario.relieve())
 
     @stateful.invariant()
     def promises_hold(self) -> None:
-        if self.world.home.broken:
+        if self.scenario.backend.broken:
             self.failed = True
-        assert not self.world.home.broken, self._tell()
+        assert not self.scenario.backend.broken, self._tell()
 
     def teardown(self) -> None:
         try:
@@ -220,16 +220,16 @@ class Machine(stateful.RuleBasedStateMachine):
                 self.rest()
                 self.relieve()
                 self.promises_hold()
-                self.do(self.world.clear())
+                self.do(self.scenario.clear())
                 self.promises_hold()
         finally:
             if hasattr(self, "world"):
-                self.runner.run(self.world.end())
-                self.traces.append(self.world.home.trace.hexdigest())
+                self.runner.run(self.scenario.end())
+                self.traces.append(self.scenario.backend.trace.hexdigest())
             self.runner.close()
 
     def _tell(self) -> str:
-        return "\n".join([*self.world.home.broken[:20], "", self.world.picture()])
+        return "\n".join([*self.scenario.backend.broken[:20], "", self.scenario.picture()])
 
 
 class Wider(Machine):
@@ -243,59 +243,59 @@ class Wider(Machine):
         """VMs or pods that are kept for inspection when they have ended."""
         async def keep() -> None:
             for number in some:
-                await self.world.create(KINDS[kind], NAMES[kind][number], SPECS[kind](source), kept=True)
+                await self.scenario.create(KINDS[kind], NAMES[kind][number], SPECS[kind](source), kept=True)
 
         self.do(keep(), turns)
 
     @stateful.rule(turns=TURNS)
     def let_go(self, turns: int) -> None:
-        self.do(self.world.let_go(), turns)
+        self.do(self.scenario.let_go(), turns)
 
     @stateful.rule(name=VM, strategy=STRATEGY, own=st.booleans(), source=SOURCE, turns=TURNS)
     def vm(self, name: str, strategy: str, own: bool, source: str, turns: int) -> None:
         """A VirtualMachine is made, or deleted when it is there."""
-        there = ("here", name) in self.world.books.objects[kinds.VM]
+        there = ("here", name) in self.scenario.books.objects[kinds.VM]
         spec = replicas.vm_spec(source, strategy, own=own and source not in CLAIMS)
-        self.do(self.world.delete(kinds.VM, name) if there else self.world.create(kinds.VM, name, spec), turns)
+        self.do(self.scenario.delete(kinds.VM, name) if there else self.scenario.create(kinds.VM, name, spec), turns)
 
     @stateful.rule(name=VM, action=st.sampled_from(vm_actions.ACTIONS), turns=TURNS)
     def ask(self, name: str, action: vm_actions.Action, turns: int) -> None:
-        self.do(self.world.ask(name, action), turns)
+        self.do(self.scenario.ask(name, action), turns)
 
     @stateful.rule(
         name=st.sampled_from([*NAMES["machines"][:3], *VMS]), action=st.sampled_from(vmi_actions.ACTIONS), turns=TURNS
     )
     def press(self, name: str, action: vmi_actions.Action, turns: int) -> None:
-        self.do(self.world.press(name, action), turns)
+        self.do(self.scenario.press(name, action), turns)
 
     # -- products
 
     @stateful.rule(which=WHICH, writes=st.integers(1, 25), when=st.sampled_from(["before", "after"]), turns=TURNS)
     def stumble(self, which: int, writes: int, when: Literal["before", "after"], turns: int) -> None:
         """One of its next writes fails, or is done and the answer is lost."""
-        for life in self.world.lives[which:which + 1]:
-            life.door.stumbles = (life.door.writes + writes, when)
+        for life in self.scenario.lives[which:which + 1]:
+            life.client.stumbles = (life.client.writes + writes, when)
         self.do(_now(lambda: None), turns)
 
     @stateful.rule(which=WHICH, turns=TURNS)
     def cut(self, which: int, turns: int) -> None:
         """All that it follows ends without a word."""
-        for life in self.world.lives[which:which + 1]:
-            for watch in life.door.watches:
+        for life in self.scenario.lives[which:which + 1]:
+            for watch in life.client.watches:
                 watch.end()
         self.do(_now(lambda: None), turns)
 
     @stateful.rule(turns=TURNS)
     def forget(self, turns: int) -> None:
         """Whoever is behind must list again."""
-        self.do(_now(self.world.home.forget), turns)
+        self.do(_now(self.scenario.backend.forget), turns)
 
 
 async def _now(work: Callable[[], Any]) -> None:
     work()
 
 
-def run(count: int, steps: int, seed: int = 0, world: type[Machine] = Machine) -> list[str]:
+def run(count: int, steps: int, seed: int = 0, scenario: type[Machine] = Machine) -> list[str]:
     """The same examples for the same seed, wherever it runs. What was written in each, in short."""
     hypothesis_profiles.same()
     settings = hypothesis.settings(
@@ -303,7 +303,7 @@ def run(count: int, steps: int, seed: int = 0, world: type[Machine] = Machine) -
         print_blob=False, phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck))
     traces: list[str] = []
-    chosen = type(f"{world.__name__}{seed}", (world,), {"traces": traces})
+    chosen = type(f"{scenario.__name__}{seed}", (scenario,), {"traces": traces})
     stateful.run_state_machine_as_test(hypothesis.seed(seed)(chosen), settings=settings)
     return traces
 

@@ -21,13 +21,13 @@ from tests import kubernetes
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, addresses, device
 
-Tell = Callable[[Scene], Awaitable[None]]
-STORIES: dict[str, Tell] = {}
+ScenarioRun = Callable[[Scene], Awaitable[None]]
+SCENARIOS: dict[str, ScenarioRun] = {}
 
 
-def story(name: str) -> Callable[[Tell], None]:
-    def add(tell: Tell) -> None:
-        STORIES[name] = tell
+def scenario(name: str) -> Callable[[ScenarioRun], None]:
+    def add(tell: ScenarioRun) -> None:
+        SCENARIOS[name] = tell
 
     return add
 
@@ -79,7 +79,7 @@ async def end(scene: Scene, phase: str) -> None:
                             subresource="status")
 
 
-@story("it runs, stops when it is halted, and runs again")
+@scenario("it runs, stops when it is halted, and runs again")
 async def _(scene: Scene) -> None:
     await scene.template()
     made = await vm(scene)
@@ -97,7 +97,7 @@ async def _(scene: Scene) -> None:
     assert [text for text in await scene.events("SuccessfulCreate") if text.startswith("Started the virtual machine")]
 
 
-@story("the older word for it, running, means the same")
+@scenario("the older word for it, running, means the same")
 async def _(scene: Scene) -> None:
     await scene.template()
     await vm(scene, running=False)
@@ -106,7 +106,7 @@ async def _(scene: Scene) -> None:
     await shows(scene, "Running", runStrategy="Always")
 
 
-@story("a manual one starts, restarts and stops when it is asked")
+@scenario("a manual one starts, restarts and stops when it is asked")
 async def _(scene: Scene) -> None:
     await scene.template()
     await vm(scene, runStrategy="Manual")
@@ -123,7 +123,7 @@ async def _(scene: Scene) -> None:
     await shows(scene, "Stopped")
 
 
-@story("one that ends by itself runs again only if it should")
+@scenario("one that ends by itself runs again only if it should")
 async def _(scene: Scene) -> None:
     await scene.template()
     await vm(scene, runStrategy="RerunOnFailure")
@@ -135,7 +135,7 @@ async def _(scene: Scene) -> None:
     assert (await scene.phase("blue", "Succeeded"))["metadata"]["uid"] != first
 
 
-@story("one that waits to run again stays off when it is to be started by hand from now on")
+@scenario("one that waits to run again stays off when it is to be started by hand from now on")
 async def _(scene: Scene) -> None:
     await scene.template()
     await vm(scene, runStrategy="RerunOnFailure")
@@ -152,7 +152,7 @@ async def _(scene: Scene) -> None:
     await another(scene, first)
 
 
-@story("its claim and its device stay its own while it is stopped")
+@scenario("its claim and its device stay its own while it is stopped")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {
         "runStrategy": "Always", "template": {"spec": {"domain": body()["domain"]}}, "resourceClaimTemplates": [
@@ -194,7 +194,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a template that changes counts from the next start on, and that is said")
+@scenario("a template that changes counts from the next start on, and that is said")
 async def _(scene: Scene) -> None:
     await scene.template()
     await vm(scene)
@@ -215,7 +215,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(larger, "it runs as the template says now")
 
 
-@story("an instance of another owner is not changed, and that is reported")
+@scenario("an instance of another owner is not changed, and that is reported")
 async def _(scene: Scene) -> None:
     await scene.template()
     foreign = await scene.machine("blue")
@@ -234,7 +234,7 @@ async def _(scene: Scene) -> None:
     assert conditions.find(machine, "Failure") is None
 
 
-@story("a VM that goes alone leaves its claim to those who use it")
+@scenario("a VM that goes alone leaves its claim to those who use it")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {
         "runStrategy": "Always", "template": {"spec": {"domain": body()["domain"]}},
@@ -257,7 +257,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
-@story("a VM with a finalizer stops when it is deleted, unless dependents are orphaned")
+@scenario("a VM with a finalizer stops when it is deleted, unless dependents are orphaned")
 async def _(scene: Scene) -> None:
     await scene.template()
     for alone in (True, False):
@@ -275,7 +275,7 @@ async def _(scene: Scene) -> None:
         await scene.store.patch(kinds.VM, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
 
 
-@story("who deletes the instance of one that runs once, or stops one that reruns, means it")
+@scenario("who deletes the instance of one that runs once, or stops one that reruns, means it")
 async def _(scene: Scene) -> None:
     await scene.template()
     await vm(scene, runStrategy="Once")
@@ -294,20 +294,20 @@ async def _(scene: Scene) -> None:
     await shows(scene, "Stopped", created=False, stateChangeRequests=None)
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_embedded(name: str) -> None:
     async with scenes.embedded(2) as scene:
         await scene.classes()
-        await STORIES[name](scene)
+        await SCENARIOS[name](scene)
         await scene.check_books()
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> None:
     async with scenes.on_cluster(control_plane, f"vm-{uuid.uuid4().hex[:8]}", 2) as scene:
         await scene.classes()
-        await STORIES[name](scene)
+        await SCENARIOS[name](scene)
 
 
 async def test_repeated_failures_back_off() -> None:

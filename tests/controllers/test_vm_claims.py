@@ -23,13 +23,13 @@ from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, addresses, device
 from tests.controllers.test_vm import another, ask, change, end, shows
 
-Tell = Callable[[Scene], Awaitable[None]]
-STORIES: dict[str, Tell] = {}
+ScenarioRun = Callable[[Scene], Awaitable[None]]
+SCENARIOS: dict[str, ScenarioRun] = {}
 
 
-def story(name: str) -> Callable[[Tell], None]:
-    def add(tell: Tell) -> None:
-        STORIES[name] = tell
+def scenario(name: str) -> Callable[[ScenarioRun], None]:
+    def add(tell: ScenarioRun) -> None:
+        SCENARIOS[name] = tell
 
     return add
 
@@ -114,7 +114,7 @@ async def test_a_claim_that_may_not_be_deleted_is_no_secret() -> None:
         assert conditions.find(await shows(scene, "Running"), "Failure") is None
 
 
-@story("a claim of another owner is not changed, and that is reported")
+@scenario("a claim of another owner is not changed, and that is reported")
 async def _(scene: Scene) -> None:
     made = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
     name = vm_claims.claim_name(made, "a")
@@ -146,7 +146,7 @@ async def restart_required(scene: Scene) -> None:
     await scene.reach(check, "a restart is required")
 
 
-@story("a claim whose template was taken out goes when the VM stops, and its device with it")
+@scenario("a claim whose template was taken out goes when the VM stops, and its device with it")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
     had = addresses(await scene.running("blue"))
@@ -169,7 +169,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a claim whose template changed is recreated before the next start")
+@scenario("a claim whose template changed is recreated before the next start")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
     await ask(scene, {"action": "Start"})
@@ -190,7 +190,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(settled, "nothing is left to be done")
 
 
-@story("what is kept for a stopped VM stays when nothing of it changed")
+@scenario("what is kept for a stopped VM stays when nothing of it changed")
 async def _(scene: Scene) -> None:
     """Also without the annotation of what it was created from, and when a label of its template is another one."""
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
@@ -212,7 +212,7 @@ async def _(scene: Scene) -> None:
     assert list(await claims(scene)) == [uid]
 
 
-@story("a VM that is deleted in the foreground takes its claim along")
+@scenario("a VM that is deleted in the foreground takes its claim along")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     await scene.running("blue")
@@ -225,7 +225,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("the claim of a stopped VM that is deleted is recreated")
+@scenario("the claim of a stopped VM that is deleted is recreated")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     await scene.running("blue")
@@ -242,7 +242,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
-@story("a VM starts again and again, and the pods that it had use its claim no more")
+@scenario("a VM starts again and again, and the pods that it had use its claim no more")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     had = addresses(await scene.running("blue"))
@@ -263,7 +263,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(users, "its last pod and itself use the claim")
 
 
-@story("a claim whose template was taken out stays as long as it is used")
+@scenario("a claim whose template was taken out stays as long as it is used")
 async def _(scene: Scene) -> None:
     made = await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
     await scene.running("blue")
@@ -314,7 +314,7 @@ async def crowded(scene: Scene) -> None:
     await scene.waits("red", "PodScheduled")
 
 
-@story("a claim of a ResourceClaimTemplate is made when the VM starts, stays over restarts, and goes when it stops")
+@scenario("a claim of a ResourceClaimTemplate is made when the VM starts, stays over restarts, and goes when it stops")
 async def _(scene: Scene) -> None:
     made = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **by_template()})
     await shows(scene, "Stopped")
@@ -352,7 +352,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("with persistWhenStopped it stays while the VM is stopped, whatever becomes of the template")
+@scenario("with persistWhenStopped it stays while the VM is stopped, whatever becomes of the template")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.template("other")
@@ -378,7 +378,7 @@ async def _(scene: Scene) -> None:
     await freed(scene)
 
 
-@story("a guest that shuts down releases what is not kept while the VM is stopped")
+@scenario("a guest that shuts down releases what is not kept while the VM is stopped")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **by_template()})
@@ -394,7 +394,7 @@ async def _(scene: Scene) -> None:
     await another(scene, first["metadata"]["uid"])
 
 
-@story("a claim that is said in place is kept unless persistWhenStopped says otherwise")
+@scenario("a claim that is said in place is kept unless persistWhenStopped says otherwise")
 async def _(scene: Scene) -> None:
     said = owning(scene, "a")
     said["resourceClaimTemplates"][0]["persistWhenStopped"] = False
@@ -415,7 +415,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(there, "it is there before the first start")
 
 
-@story("a VM that runs again after a failure keeps what it has")
+@scenario("a VM that runs again after a failure keeps what it has")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.create(kinds.VM, "blue", {"runStrategy": "RerunOnFailure", **by_template()})
@@ -493,11 +493,11 @@ async def test_delayed_controller_releases_no_kept_claim() -> None:
         assert "deletionTimestamp" not in (await claims(scene))[uid]["metadata"]
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_embedded(name: str) -> None:
     async with scenes.embedded(2) as scene:
         await scene.classes()
-        await STORIES[name](scene)
+        await SCENARIOS[name](scene)
         await scene.check_books()
 
 
@@ -525,7 +525,7 @@ class Elsewhere(ClaimDeallocation):
 
 
 @pytest.mark.parametrize("version", ["1.35", "1.36"])
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_where_others_look_after_claims(name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Elsewhere, "halts", version == "1.35")
     monkeypatch.setattr(app, "ClaimDeallocation", Elsewhere)
@@ -533,8 +533,8 @@ async def test_where_others_look_after_claims(name: str, version: str, monkeypat
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> None:
     async with scenes.on_cluster(control_plane, f"own-{uuid.uuid4().hex[:8]}", 2) as scene:
         await scene.classes()
-        await STORIES[name](scene)
+        await SCENARIOS[name](scene)

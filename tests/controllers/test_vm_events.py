@@ -22,12 +22,12 @@ async def machine(scene: Scene, strategy: str = "Always") -> None:
         "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [device()]}}}}})
 
 
-async def story(scene: Scene) -> list[Object]:
+async def all_events(scene: Scene) -> list[Object]:
     return sorted(await scene.all(kinds.EVENT), key=lambda event: int(event["metadata"]["resourceVersion"]))
 
 
-async def told(scene: Scene) -> list[str]:
-    return [f"{SHORT[event['involvedObject']['kind']]} {event['reason']}" for event in await story(scene)]
+async def event_texts(scene: Scene) -> list[str]:
+    return [f"{SHORT[event['involvedObject']['kind']]} {event['reason']}" for event in await all_events(scene)]
 
 
 async def test_from_its_making_to_its_end() -> None:
@@ -35,19 +35,19 @@ async def test_from_its_making_to_its_end() -> None:
         await machine(scene)
         blue = await scene.running("blue")
         pod = await scene.pod("blue")
-        assert await told(scene) == BORN
+        assert await event_texts(scene) == BORN
         [prepared] = await scene.events("Prepared")
         [name] = [entry["resourceClaimName"] for entry in pod["status"]["resourceClaimStatuses"]]
         assert prepared == f"Prepared on node-0: pci-0000-3b-00-0-vf0 for claim {name}"
         assert await scene.events("Started") == ["VirtualMachineInstance started. It has nic0 (0000:3b:01.0)."]
-        assert {event["involvedObject"]["uid"] for event in await story(scene) if event["reason"] == "Started"} == {
+        assert {event["involvedObject"]["uid"] for event in await all_events(scene) if event["reason"] == "Started"} == {
             blue["metadata"]["uid"]}
         await scene.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
         await scene.gone("blue")
-        assert (await told(scene))[len(BORN):] == GONE
+        assert (await event_texts(scene))[len(BORN):] == GONE
         assert await scene.events("Deleted") == [
             f"Signaled Deletion: stopped on node-0; the devices of {name} are released"]
-        assert {event["type"] for event in await story(scene)} == {"Normal"}
+        assert {event["type"] for event in await all_events(scene)} == {"Normal"}
 
 
 async def test_loops_are_not_woken_for_what_they_do_nothing_about() -> None:
@@ -77,7 +77,7 @@ async def test_a_guest_that_needs_time_and_one_that_ends_by_itself() -> None:
             return not await scene.bookings()
 
         await scene.reach(free, "its device is free")
-        assert (await told(scene))[len(BORN):] == ["vmi Stopped", "vmi Released"]
+        assert (await event_texts(scene))[len(BORN):] == ["vmi Stopped", "vmi Released"]
         assert await scene.events("Stopped") == ["node-0: the guest shut down"]
         times = [entry["phase"] for entry in ended["status"]["phaseTransitionTimestamps"]]
         assert times == ["Pending", "Scheduling", "Scheduled", "Running", "Succeeded"]

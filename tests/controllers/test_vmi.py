@@ -27,17 +27,17 @@ from tests.rejected import Code
 
 
 @dataclass(frozen=True)
-class Story:
+class VmiScenario:
     tell: Callable[[Scene], Awaitable[None]]
     vfs: int
 
 
-STORIES: dict[str, Story] = {}
+SCENARIOS: dict[str, VmiScenario] = {}
 
 
-def story(name: str, vfs: int = 1) -> Callable[[Callable[[Scene], Awaitable[None]]], None]:
+def scenario(name: str, vfs: int = 1) -> Callable[[Callable[[Scene], Awaitable[None]]], None]:
     def add(tell: Callable[[Scene], Awaitable[None]]) -> None:
-        STORIES[name] = Story(tell, vfs)
+        SCENARIOS[name] = VmiScenario(tell, vfs)
 
     return add
 
@@ -49,7 +49,7 @@ async def claim_of(scene: Scene, machine: str) -> Object:
     return claim
 
 
-@story("a VM runs with its device", vfs=2)
+@scenario("a VM runs with its device", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template()
     made = await scene.machine("blue")
@@ -95,7 +95,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("the second VM waits and the reason names the holder")
+@scenario("the second VM waits and the reason names the holder")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -109,7 +109,7 @@ async def _(scene: Scene) -> None:
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
 
 
-@story("it runs when the first is deleted, with the device that became free")
+@scenario("it runs when the first is deleted, with the device that became free")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -125,7 +125,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("a deleted VM leaves nothing", vfs=2)
+@scenario("a deleted VM leaves nothing", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -135,7 +135,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a VM is paused and goes on")
+@scenario("a VM is paused and goes on")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -161,7 +161,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a named claim is kept after the VM, and is free")
+@scenario("a named claim is kept after the VM, and is free")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
@@ -175,7 +175,7 @@ async def _(scene: Scene) -> None:
     assert FINALIZER not in (claim["metadata"].get("finalizers") or ())
 
 
-@story("a template that comes late")
+@scenario("a template that comes late")
 async def _(scene: Scene) -> None:
     await scene.machine("blue")
     if scene.embedded:
@@ -187,7 +187,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
-@story("a claim that comes late")
+@scenario("a claim that comes late")
 async def _(scene: Scene) -> None:
     await scene.machine("blue", claim="mine")
     await scene.waits("blue", "PodScheduled" if scene.embedded else "DevicesReady", "mine")
@@ -197,7 +197,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
-@story("a class that comes late")
+@scenario("a class that comes late")
 async def _(scene: Scene) -> None:
     await scene.delete(kinds.DEVICE_CLASS, scene.namespace)
     await scene.template()
@@ -209,7 +209,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
-@story("a claim that is deleted while in use waits for the VM")
+@scenario("a claim that is deleted while in use waits for the VM")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
@@ -235,7 +235,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("two requests of one claim are two devices", vfs=3)
+@scenario("two requests of one claim are two devices", vfs=3)
 async def _(scene: Scene) -> None:
     await scene.template("two", "left", "right")
     await scene.machine("blue", device("a", "left"), device("b", "right"), template="two")
@@ -248,7 +248,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("a request for two is one name with two devices", vfs=3)
+@scenario("a request for two is one name with two devices", vfs=3)
 async def _(scene: Scene) -> None:
     await scene.template("pair", count=2)
     await scene.machine("blue", template="pair")
@@ -259,7 +259,7 @@ async def _(scene: Scene) -> None:
     assert domain.xml.count("<hostdev ") == 2
 
 
-@story("more than the host has is never given in part", vfs=2)
+@scenario("more than the host has is never given in part", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template("three", count=3)
     await scene.machine("blue", template="three")
@@ -270,7 +270,7 @@ async def _(scene: Scene) -> None:
     assert not await scene.domains()
 
 
-@story("a VM that is deleted while it waits")
+@scenario("a VM that is deleted while it waits")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -285,7 +285,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a launcher pod that is deleted by force stops its VM and frees the device")
+@scenario("a launcher pod that is deleted by force stops its VM and frees the device")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -301,7 +301,7 @@ async def _(scene: Scene) -> None:
     assert [booking.holder.purpose for booking in await scene.bookings()] == ["vmi/green"]
 
 
-@story("a second launcher pod, made by who did not know that the VM had started, does not bring it back")
+@scenario("a second launcher pod, made by who did not know that the VM had started, does not bring it back")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -322,7 +322,7 @@ async def _(scene: Scene) -> None:
     await scene.reach(over, "the second pod is gone, and holds nothing")
 
 
-@story("a VM that is to go alone takes its pod along all the same")
+@scenario("a VM that is to go alone takes its pod along all the same")
 async def _(scene: Scene) -> None:
     """The pod has lost its owner before any process looked, and its events do not reach the instance any more."""
     await scene.machine("blue")
@@ -334,7 +334,7 @@ async def _(scene: Scene) -> None:
     assert await scene.find(kinds.POD, pod) is None
 
 
-@story("a pod that is off releases its devices, though a finalizer keeps its object")
+@scenario("a pod that is off releases its devices, though a finalizer keeps its object")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
@@ -355,7 +355,7 @@ async def _(scene: Scene) -> None:
     await scene.gone("blue")
 
 
-@story("a VM that is off does not say that it runs, though a finalizer keeps its object")
+@scenario("a VM that is off does not say that it runs, though a finalizer keeps its object")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
@@ -374,7 +374,7 @@ async def _(scene: Scene) -> None:
     await scene.gone("blue")
 
 
-@story("a launcher pod that goes before the VM has started is followed by another")
+@scenario("a launcher pod that goes before the VM has started is followed by another")
 async def _(scene: Scene) -> None:
     await scene.machine("blue")
     await scene.phase("blue", "Scheduling")
@@ -384,7 +384,7 @@ async def _(scene: Scene) -> None:
     assert blue["status"]["activePods"] == {(await scene.pod("blue"))["metadata"]["uid"]: scene.host.name}
 
 
-@story("a VM whose device a rival has prepared does not start and gives the reason")
+@scenario("a VM whose device a rival has prepared does not start and gives the reason")
 async def _(scene: Scene) -> None:
     [part] = (await scene.store.list(kinds.RESOURCE_SLICE, fields=f"spec.driver={scene.driver}")).items
     [name] = [entry["name"] for entry in part["spec"]["devices"]]
@@ -402,7 +402,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("two VMs that name one claim: a VM's devices are not shared")
+@scenario("two VMs that name one claim: a VM's devices are not shared")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
@@ -417,7 +417,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("three spellings of a device mean the same", vfs=3)
+@scenario("three spellings of a device mean the same", vfs=3)
 async def _(scene: Scene) -> None:
     await scene.template()
     spellings: dict[str, Object] = {
@@ -432,7 +432,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("a GPU and a host device of one machine stand in lists of their own", vfs=2)
+@scenario("a GPU and a host device of one machine stand in lists of their own", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template("two", "card", "nic")
     await scene.create(kinds.VMI, "blue", {
@@ -471,7 +471,7 @@ def _of_devices(scene: Scene, seen: Sequence[tuple[Object | None, Object | None]
     return [new for old, new in seen if told(old) != told(new) and not late(new)]
 
 
-@story("the device status costs at most two patches")
+@scenario("the device status costs at most two patches")
 async def _(scene: Scene) -> None:
     await scene.template()
     seen = logged(scene.product, kinds.VMI, scene.namespace)
@@ -484,7 +484,7 @@ async def _(scene: Scene) -> None:
     assert len(ours) <= (7 if scene.embedded else 9), [(new or {}).get("status") for _, new in seen]
 
 
-@story("devices by resource name stand in the status, and cost no more patches", vfs=3)
+@scenario("devices by resource name stand in the status, and cost no more patches", vfs=3)
 async def _(scene: Scene) -> None:
     """Of one resource in both lists the host devices come first, as in the domain."""
     resource = f"{scene.namespace}.example/vf"
@@ -513,7 +513,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a VM that names a request which its claim lacks does not keep the only device")
+@scenario("a VM that names a request which its claim lacks does not keep the only device")
 async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("odd", device(request="that"))
@@ -530,7 +530,7 @@ async def _(scene: Scene) -> None:
     await scene.empty()
 
 
-@story("a spec is never rewritten", vfs=2)
+@scenario("a spec is never rewritten", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template()
     made = await scene.machine("blue", {**device(), "tag": "uplink"}, terminationGracePeriodSeconds=5)
@@ -546,19 +546,19 @@ async def _(scene: Scene) -> None:
     assert last["metadata"]["generation"] <= made["metadata"]["generation"] + 1  # the deletion counts as one
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_embedded(name: str) -> None:
-    async with scenes.embedded(STORIES[name].vfs) as scene:
+    async with scenes.embedded(SCENARIOS[name].vfs) as scene:
         await scene.classes()
-        await STORIES[name].tell(scene)
+        await SCENARIOS[name].tell(scene)
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCENARIOS)
 async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> None:
-    async with scenes.on_cluster(control_plane, f"s{uuid.uuid4().hex[:8]}", STORIES[name].vfs) as scene:
+    async with scenes.on_cluster(control_plane, f"s{uuid.uuid4().hex[:8]}", SCENARIOS[name].vfs) as scene:
         await scene.classes()
-        await STORIES[name].tell(scene)
+        await SCENARIOS[name].tell(scene)
 
 
 async def test_claim_deleted_while_its_vmi_waits_is_recreated() -> None:

@@ -118,7 +118,7 @@ def _note(instance: Object, known: Known) -> None:
 
 
 @dataclass
-class World:
+class Snapshot:
     """Everything there is, read at about one moment."""
 
     machines: dict[str, Object]
@@ -181,7 +181,7 @@ class World:
         return ""
 
 
-async def _world(store: Kube, up: Up) -> World:
+async def _snapshot(store: Kube, up: Up) -> Snapshot:
     async def everything(kind: kinds.Kind) -> list[Object]:
         return (await store.list(kind)).items
 
@@ -192,7 +192,7 @@ async def _world(store: Kube, up: Up) -> World:
     taken = sorted((one["device"], one["uid"]) for one in _read(host / "state" / "checkpoint.json").get("taken", ()))
     bound = sorted(path.split("/")[-2] for path, entry in _read(host / "kernel" / "kernel.json").get("new", {}).items()
                    if path.endswith("/driver") and entry["l"].endswith("/vfio-pci"))
-    return World(_by_name(machines), _by_name(instances), pods, claims, pages, domains, taken, bound)
+    return Snapshot(_by_name(machines), _by_name(instances), pods, claims, pages, domains, taken, bound)
 
 
 def _by_name(objects: list[Object]) -> dict[str, Object]:
@@ -207,39 +207,39 @@ def _read(path: Path) -> Object:
     return {}
 
 
-def _never(world: World) -> None:
+def _never(snapshot: Snapshot) -> None:
     """What must not be at any moment, settled or not."""
-    devices = [device for device, _ in world.held()]
-    assert len(devices) == len(set(devices)), f"booked twice: {world.held()}"
-    addresses = [_address(obj) for obj in world.running.values()]
+    devices = [device for device, _ in snapshot.held()]
+    assert len(devices) == len(set(devices)), f"booked twice: {snapshot.held()}"
+    addresses = [_address(obj) for obj in snapshot.running.values()]
     assert len(addresses) == len(set(addresses)), f"given twice: {addresses}"
 
 
-async def _settled(store: Kube, up: Up) -> World:
+async def _settled(store: Kube, up: Up) -> Snapshot:
     deadline = time.monotonic() + SETTLE
     while True:
-        world = await _world(store, up)
-        _never(world)
-        if not (why := world.unrest()):
-            return world
+        snapshot = await _snapshot(store, up)
+        _never(snapshot)
+        if not (why := snapshot.unrest()):
+            return snapshot
         if time.monotonic() > deadline:
             raise TimeoutError(f"not settled within {SETTLE:g} s: {why}\nlog of the server: {up.log()}")
         await asyncio.sleep(POLL)
 
 
-def _check(world: World, known: Known) -> None:
+def _check(snapshot: Snapshot, known: Known) -> None:
     """A settled scenario against the responses that the clients got."""
-    have = {obj["metadata"]["uid"] for objects in (world.machines, world.instances) for obj in objects.values()}
+    have = {obj["metadata"]["uid"] for objects in (snapshot.machines, snapshot.instances) for obj in objects.values()}
     for name, uid in known.there.items():
         assert uid in have, f"the create of {name} was acknowledged, and it is gone"
     assert not have & known.gone, "what was deleted is back"
-    for uid, obj in world.running.items():
+    for uid, obj in snapshot.running.items():
         address = _address(obj)
         bus, slot, function = address[5:7], address[8:10], address[11]
-        assert f'bus="0x{bus}" slot="0x{slot}" function="0x{function}"' in world.domains[uid]
+        assert f'bus="0x{bus}" slot="0x{slot}" function="0x{function}"' in snapshot.domains[uid]
         if uid in known.running:
             assert address == known.running[uid][1], "a device moved under a running VM"
-    stopped = [name for uid, (name, _) in known.running.items() if uid not in world.running and name not in known.stopping]
+    stopped = [name for uid, (name, _) in known.running.items() if uid not in snapshot.running and name not in known.stopping]
     assert not stopped, f"ran before the kill and do not any more: {stopped}"
 
 
@@ -261,14 +261,14 @@ async def _round(up: Up, known: Known, dice: random.Random) -> None:
         up.kill()
     up.start()
     async with up.store() as store:
-        world = await _settled(store, up)
-        _check(world, known)
+        snapshot = await _settled(store, up)
+        _check(snapshot, known)
         # What was in flight has now an answer, and the next round begins from it.
-        known.there = {name: obj["metadata"]["uid"] for name, obj in (world.instances | world.machines).items()}
-        known.running = {uid: (obj["metadata"]["name"], _address(obj)) for uid, obj in world.running.items()}
+        known.there = {name: obj["metadata"]["uid"] for name, obj in (snapshot.instances | snapshot.machines).items()}
+        known.running = {uid: (obj["metadata"]["name"], _address(obj)) for uid, obj in snapshot.running.items()}
 
 
-async def _story(up: Up, rounds: int, seed: int) -> list[float]:
+async def _run_scenario(up: Up, rounds: int, seed: int) -> list[float]:
     dice, known, starts = random.Random(seed), Known(), [up.took]
     for number in range(rounds):
         try:
@@ -280,8 +280,8 @@ async def _story(up: Up, rounds: int, seed: int) -> list[float]:
     async with up.store() as store:
         for name in known.there:
             await store.delete(kinds.VMI if name.startswith("m0") else kinds.VM, name, "default")
-        world = await _settled(store, up)
-        left = (world.machines, world.instances, world.pods, world.claims, world.held(), world.domains)
+        snapshot = await _settled(store, up)
+        left = (snapshot.machines, snapshot.instances, snapshot.pods, snapshot.claims, snapshot.held(), snapshot.domains)
         assert left == ({}, {}, [], [], [], {})
     assert not _read(up.data / "hosts" / "node" / "kernel" / "kernel.json"), "the host is not as it was"
     return starts
@@ -292,7 +292,7 @@ def _run(tmp_path: Path, rounds: int, seed: int) -> None:
     (tmp_path / "outfitter.yaml").write_text(CONFIG)
     with ForkedUp(tmp_path / "data", "--config", str(tmp_path / "outfitter.yaml"), simulate=str(tmp_path / "hosts.yaml")) as up:
         up.ok("apply", "-f", str(EXAMPLE / "1-class.yaml"))
-        starts = asyncio.run(_story(up, rounds, seed))
+        starts = asyncio.run(_run_scenario(up, rounds, seed))
         print(f"{rounds + 1} starts took {min(starts):.2f} to {max(starts):.2f} s")
         assert up.stop() == 0
         assert not up.domains()

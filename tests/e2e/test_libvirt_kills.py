@@ -71,7 +71,7 @@ class Runs:
 
 
 @dataclass
-class World:
+class ObservedState:
     """What the API says and what the host has, read at about one moment."""
 
     machines: dict[str, Object]
@@ -140,7 +140,7 @@ def domains(uri: str) -> dict[str, tuple[str, bool]]:
     return found
 
 
-class Story:
+class KillScenario:
     def __init__(self, up: Up, libvirtd: Daemon, seed: int) -> None:
         self.up, self.libvirtd, self.dice = up, libvirtd, random.Random(seed)
         mark = uuid.uuid4().hex[:8]  # no other process on this host has VMs of these names
@@ -148,23 +148,24 @@ class Story:
         self.ran: dict[str, Runs] = {}  # when all was at rest, less those that were acted on since
         self.kills = 0
 
-    async def look(self, store: Kube) -> World:
+    async def look(self, store: Kube) -> ObservedState:
         machines, instances, pods = [(await store.list(kind)).items for kind in (kinds.VM, kinds.VMI, kinds.POD)]
         processes = qemus(self.names)
-        assert all(number == 1 for number in processes.values()), f"a machine runs twice: {processes}"
-        return World({obj["metadata"]["name"]: obj for obj in machines}, {obj["metadata"]["name"]: obj for obj in instances},
-                     pods, domains(self.libvirtd.uri),
-                     sorted(path.stem for path in (self.libvirtd.folder / "etc" / "qemu").glob("*.xml")), processes)
+        assert all(number == 1 for number in processes.values()), f"a VM runs twice: {processes}"
+        return ObservedState(
+            {obj["metadata"]["name"]: obj for obj in machines}, {obj["metadata"]["name"]: obj for obj in instances}, pods,
+            domains(self.libvirtd.uri), sorted(path.stem for path in (self.libvirtd.folder / "etc" / "qemu").glob("*.xml")),
+            processes)
 
     async def rest(self) -> None:
         """Until all is at rest; then who ran and was let alone runs still."""
         end = time.monotonic() + PATIENCE
         async with self.up.store() as store:
-            while why := (world := await self.look(store)).unrest():
+            while why := (state := await self.look(store)).unrest():
                 if time.monotonic() > end:
                     raise TimeoutError(f"not at rest within {PATIENCE:g} s: {why}\n{self.up.log()}")
                 await asyncio.sleep(POLL)
-        now = {name.removeprefix("default_"): Runs(uid, self.libvirtd.qemu(name)) for name, uid in world.running.items()}
+        now = {name.removeprefix("default_"): Runs(uid, self.libvirtd.qemu(name)) for name, uid in state.running.items()}
         assert {name: now.get(name) for name in self.ran} == self.ran, "who ran runs no more, or again"
         self.ran = now
 
@@ -207,10 +208,10 @@ class Story:
         await self.rest()
 
 
-async def told(libvirtd: Daemon, folder: Path, kills: int, seed: int) -> None:
+async def run_scenario(libvirtd: Daemon, folder: Path, kills: int, seed: int) -> None:
     up = Up(folder / "data", "--hypervisor", libvirtd.uri, simulate=None, patience=PATIENCE)
     with up:
-        story = Story(up, libvirtd, seed)
+        story = KillScenario(up, libvirtd, seed)
         try:
             await story.tell(kills)
         except BaseException as error:
@@ -220,9 +221,9 @@ async def told(libvirtd: Daemon, folder: Path, kills: int, seed: int) -> None:
 
 
 async def test_twenty_kills(libvirtd: Daemon, tmp_path: Path) -> None:
-    await told(libvirtd, tmp_path, 20, seed=1)
+    await run_scenario(libvirtd, tmp_path, 20, seed=1)
 
 
 @pytest.mark.long(seeds=range(2, 3))
 async def test_sixty_kills(libvirtd: Daemon, tmp_path: Path, seed: int) -> None:
-    await told(libvirtd, tmp_path, 60, seed)
+    await run_scenario(libvirtd, tmp_path, 60, seed)

@@ -139,7 +139,7 @@ class MortalPath(type(Path())):  # type: ignore[misc]  # which class a path is d
             super().unlink(missing_ok)
 
 
-class MortalHome(replicas.Home):
+class MortalHome(replicas.SharedBackend):
     def __init__(self, clock: ManualClock, books: Books, seed: int, deaths: Deaths) -> None:
         super().__init__(clock, books, seed)
         self.deaths = deaths
@@ -192,10 +192,10 @@ class MortalMachines(Simulated):
     """The hypervisor of one host. Its client may be killed before and after each call, and at each of its files. It notes
     when a VM is ended without a request to end it."""
 
-    def __init__(self, folder: Path, home: MortalHome, ignoring_shutdown: set[str]) -> None:
-        super().__init__(folder, monotonic=home.clock.monotonic)
-        self._home, self.ignoring_shutdown, self._host = home, ignoring_shutdown, folder.name
-        home.broken += [f"{self._domains[uid].name} had ended and runs again" for uid in self._domains.keys() & home.over]
+    def __init__(self, folder: Path, backend: MortalHome, ignoring_shutdown: set[str]) -> None:
+        super().__init__(folder, monotonic=backend.clock.monotonic)
+        self._home, self.ignoring_shutdown, self._host = backend, ignoring_shutdown, folder.name
+        backend.broken += [f"{self._domains[uid].name} had ended and runs again" for uid in self._domains.keys() & backend.over]
 
     @property
     def running(self) -> dict[str, Domain]:
@@ -265,8 +265,8 @@ def wanted(books: Books, uid: str) -> bool:
 class WatchedRoot:
     """A host's root. What a VM has is not to be written to."""
 
-    def __init__(self, host: AgentHost, root: Root, home: MortalHome) -> None:
-        self._host, self._root, self._home = host.name, root, home
+    def __init__(self, host: AgentHost, root: Root, backend: MortalHome) -> None:
+        self._host, self._root, self._home = host.name, root, backend
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._root, name)

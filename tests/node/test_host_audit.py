@@ -196,7 +196,7 @@ async def test_a_start_that_dies_is_made_up_for_by_the_next(after: bool) -> None
     """Killed at any write of a start that heals, keeps what is held, reserves and publishes: the next start ends where an
     undisturbed one does."""
 
-    async def world(fatal: int) -> tuple[Fragile, int]:
+    async def audited(fatal: int) -> tuple[Fragile, int]:
         clock = ManualClock()
         store = Fragile(clock=clock, names=IdGenerator(random.Random(1)))
         product = app.Embedded(store, [], clock=clock)
@@ -217,12 +217,12 @@ async def test_a_start_that_dies_is_made_up_for_by_the_next(after: bool) -> None
         await bench.start(second)
         return store, deaths
 
-    undisturbed, _ = await world(0)
+    undisturbed, _ = await audited(0)
     wanted = await specs(undisturbed)
     assert any("vanished" in str(spec) for spec in wanted.values())
     deaths = 0
     for fatal in range(1, 20):
-        store, died = await world(fatal)
+        store, died = await audited(fatal)
         assert await specs(store) == wanted, f"killed at write {fatal}"
         deaths += died
     assert deaths >= 4

@@ -16,7 +16,7 @@ from outfitter.api import kinds
 from outfitter.errors import AlreadyExists, Conflict, NotFound
 from tests.node import vmi_lifecycle
 from tests.node.kill_points import Kill
-from tests.node.vmi_lifecycle import World
+from tests.node.vmi_lifecycle import LifecycleScenario
 
 NAMES = [f"vm{number}" for number in range(8)]  # for six devices
 STRATEGIES = ["Always", "Always", "Manual", "RerunOnFailure", "Halted", "Once"]
@@ -30,89 +30,92 @@ RELAUNCHES = [("relaunch", 3), ("relaunch", 6), ("release", 20), ("relaunch", 4)
 PATIENCE = 150  # acts after which a kill should have happened
 
 
-async def act(world: World, chance: random.Random, acts: Sequence[str] = ACTS) -> None:
+async def act(lifecycle: LifecycleScenario, chance: random.Random, acts: Sequence[str] = ACTS) -> None:
     """What users, guests and operators do; what cannot be done is refused, and nothing happens."""
     name = chance.choice(NAMES)
     match chance.choice(acts):
         case "create":
-            spec = world.wish(chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
+            spec = lifecycle.wish(chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
                               chance.choice(["gpus", "hostDevices"]))
-            await world.create(kinds.VM, name, {"runStrategy": chance.choice(STRATEGIES), **spec})
+            await lifecycle.create(kinds.VM, name, {"runStrategy": chance.choice(STRATEGIES), **spec})
         case "start" | "stop" | "restart" as action:
-            await world.ask(action, name)
+            await lifecycle.ask(action, name)
         case "pause" | "unpause" as wish:
-            await world.nudge(wish, name)
+            await lifecycle.nudge(wish, name)
         case "delete":
-            await world.delete(kinds.VM, name, propagation=chance.choice(["Background", "Foreground"]))
+            await lifecycle.delete(kinds.VM, name, propagation=chance.choice(["Background", "Foreground"]))
         case "drop":
-            await world.delete(kinds.VMI, name)
+            await lifecycle.delete(kinds.VMI, name)
         case "force":
-            for pod in await world.all(kinds.POD):
+            for pod in await lifecycle.all(kinds.POD):
                 if pod["metadata"]["labels"]["vm.kubevirt.io/name"] == name:
-                    await world.delete(kinds.POD, pod["metadata"]["name"], grace=0)
+                    await lifecycle.delete(kinds.POD, pod["metadata"]["name"], grace=0)
         case "refuse":  # a host cannot start domains for a while
-            world.home.refusing[chance.choice(world.home.hosts).name] += chance.choice([1, 2])
+            lifecycle.home.refusing[chance.choice(lifecycle.home.hosts).name] += chance.choice([1, 2])
         case "busy":  # nor can it take its functions from their drivers
-            world.home.in_use[chance.choice(world.home.hosts).name] = world.clock.monotonic() + chance.choice([5, 90])
+            end = lifecycle.clock.monotonic() + chance.choice([5, 90])
+            lifecycle.home.in_use[chance.choice(lifecycle.home.hosts).name] = end
         case "end" | "deafen" as what:  # a guest shuts down or crashes, or will not listen when it is asked to shut down
-            for _, machines in world.hypervisors():
+            for _, machines in lifecycle.hypervisors():
                 for uid in [uid for uid, domain in machines.running.items() if domain.name == f"here_{name}"]:
                     if what == "end":
                         machines.simulate_end(uid, "so it was played", failed=chance.random() < 0.5)
                     else:
-                        world.ignoring_shutdown.add(uid)
+                        lifecycle.ignoring_shutdown.add(uid)
 
 
-async def life(folder: Path, seed: int, plan: Sequence[tuple[str, int]] = PLAN, acts: Sequence[str] = ACTS) -> World:
+async def run_lifecycle(
+    folder: Path, seed: int, plan: Sequence[tuple[str, int]] = PLAN, acts: Sequence[str] = ACTS
+) -> LifecycleScenario:
     """VMs are started, stopped, restarted and deleted, and the product is killed at every point of the plan."""
     chance = random.Random(seed)
-    world = await World.begin(folder, seed=seed)
+    lifecycle = await LifecycleScenario.begin(folder, seed=seed)
 
     async def one_act() -> None:
-        with world.deaths.as_user(), contextlib.suppress(AlreadyExists, Conflict, NotFound):
-            await act(world, chance, acts)
+        with lifecycle.deaths.as_user(), contextlib.suppress(AlreadyExists, Conflict, NotFound):
+            await act(lifecycle, chance, acts)
 
     for step, most in plan:
-        world.deaths.plan = Kill(chance.randint(1, most), chance.choice(["before", "after"]), step)
+        lifecycle.deaths.plan = Kill(chance.randint(1, most), chance.choice(["before", "after"]), step)
         if chance.random() < 0.25:
-            world.deaths.then = Kill(chance.randint(1, 25), chance.choice(["before", "after"]))  # and soon after the next start
-        world.while_dead = one_act if chance.random() < 0.3 else None
-        deaths = len(world.deaths.places)
+            lifecycle.deaths.then = Kill(chance.randint(1, 25), chance.choice(["before", "after"]))  # again after the start
+        lifecycle.while_dead = one_act if chance.random() < 0.3 else None
+        deaths = len(lifecycle.deaths.places)
         for _ in range(PATIENCE):
             await one_act()
             if chance.random() < 0.3:
-                world.clock.advance(chance.choice([0.01, 1, 31, *([61] if acts is FAILING else [])]))
-            await world.live(vmi_lifecycle.turns(chance.choice([0, 1, 10, 60, 300])))
-            if len(world.deaths.places) > deaths:
+                lifecycle.clock.advance(chance.choice([0.01, 1, 31, *([61] if acts is FAILING else [])]))
+            await lifecycle.live(vmi_lifecycle.turns(chance.choice([0, 1, 10, 60, 300])))
+            if len(lifecycle.deaths.places) > deaths:
                 break
         else:
             pytest.fail(f"seed {seed}: nobody came to the point of {step} where it should have died")
         if chance.random() < 0.3:  # a user waited for it
             await one_act()
-            world.release_from_running()
-        world.home.refusing.clear()
-        await world.rest()
-    world.deaths.plan = None
+            lifecycle.release_from_running()
+        lifecycle.home.refusing.clear()
+        await lifecycle.rest()
+    lifecycle.deaths.plan = None
     for kind in (kinds.VM, kinds.VMI):
-        for obj in await world.all(kind):
-            with world.deaths.as_user(), contextlib.suppress(NotFound):
-                await world.delete(kind, obj["metadata"]["name"])
-    await world.rest()
-    await world.end()
-    return world
+        for obj in await lifecycle.all(kind):
+            with lifecycle.deaths.as_user(), contextlib.suppress(NotFound):
+                await lifecycle.delete(kind, obj["metadata"]["name"])
+    await lifecycle.rest()
+    await lifecycle.end()
+    return lifecycle
 
 
 async def check(folder: Path, seed: int, plan: Sequence[tuple[str, int]] = PLAN, acts: Sequence[str] = ACTS) -> None:
     """A life with all kill points of the plan."""
     try:
-        world = await life(folder, seed, plan, acts)
-        places = world.deaths.places
+        lifecycle = await run_lifecycle(folder, seed, plan, acts)
+        places = lifecycle.deaths.places
     except AssertionError as error:
         error.add_note(f"seed {seed}")
         raise
     deaths = Counter(place.partition(":")[0] for place in places)
     assert deaths >= Counter(step for step, _ in plan)
-    assert bool(world.home.refused) == (acts is FAILING)
+    assert bool(lifecycle.home.refused) == (acts is FAILING)
 
 
 @pytest.mark.parametrize("seed", range(5))

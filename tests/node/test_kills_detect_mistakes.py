@@ -200,7 +200,7 @@ MISTAKES: dict[str, Callable[[Patch], None]] = {
 
 async def stops(folder: Path) -> None:
     for number in range(1, 20):
-        await test_kill_at_every_point.life(folder / str(number), Kill(number, "after", "stop"))
+        await test_kill_at_every_point.run_lifecycle(folder / str(number), Kill(number, "after", "stop"))
 
 
 @pytest.mark.long
@@ -213,7 +213,7 @@ async def test_a_vm_that_runs_again_is_found(monkeypatch: Patch, tmp_path: Path)
 
 async def lives(folder: Path) -> None:
     for seed in SEEDS:
-        await test_kills.life(folder / str(seed), seed)
+        await test_kills.run_lifecycle(folder / str(seed), seed)
 
 
 @pytest.mark.long

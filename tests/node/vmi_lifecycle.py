@@ -58,7 +58,7 @@ class Ran:
     incarnation: tuple[int, int]
 
 
-class World(Scene):
+class LifecycleScenario(Scene):
     """Hosts, a store, and a product that is started again whenever it dies."""
 
     home: MortalHome
@@ -70,23 +70,23 @@ class World(Scene):
     ran: dict[str, Ran]  # at the last death: instance -> what ran and was to go on
 
     @classmethod
-    async def begin(cls, folder: Path, *, seed: int = 1, kill: Kill | None = None) -> World:
+    async def begin(cls, folder: Path, *, seed: int = 1, kill: Kill | None = None) -> LifecycleScenario:
         clock, deaths = ManualClock(), Deaths()
         books = Books()
         home = MortalHome(clock, books, seed, deaths)
-        world = cls(app.Embedded(home, [], clock=clock), "here", clock)
-        world.home, world.deaths, world.ignoring_shutdown, world.ran = home, deaths, set(), {}
-        world.folder = type("Paths", (MortalPath,), {"deaths": deaths})(folder)
+        lifecycle = cls(app.Embedded(home, [], clock=clock), "here", clock)
+        lifecycle.home, lifecycle.deaths, lifecycle.ignoring_shutdown, lifecycle.ran = home, deaths, set(), {}
+        lifecycle.folder = type("Paths", (MortalPath,), {"deaths": deaths})(folder)
         with deaths.as_user():
-            world.plug_in()
+            lifecycle.plug_in()
             home.first = {(host.name, one.address): one.driver for host in home.hosts for one in scan.scan(host.tree()).devices}
             await home.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
-            await world.create(kinds.DEVICE_CLASS, CLASS, {"extendedResourceName": RESOURCE, "selectors": [
+            await lifecycle.create(kinds.DEVICE_CLASS, CLASS, {"extendedResourceName": RESOURCE, "selectors": [
                 {"cel": {"expression": 'device.driver == "node.example.com"'}}]})
-            await world.create(kinds.RESOURCE_CLAIM_TEMPLATE, "one", {"spec": world.claim_spec()})
+            await lifecycle.create(kinds.RESOURCE_CLAIM_TEMPLATE, "one", {"spec": lifecycle.claim_spec()})
         deaths.plan = kill
-        await world.live(world.product.start())
-        return world
+        await lifecycle.live(lifecycle.product.start())
+        return lifecycle
 
     def claim_spec(self, *requests: str, **exactly: Any) -> Object:
         return {"devices": {"requests": [{"name": "card", "exactly": {"deviceClassName": CLASS}}]}}
@@ -302,15 +302,16 @@ async def turns(number: int) -> None:
 
 
 async def every_point(
-    life: Callable[[Path, Kill | None], Awaitable[World]], folder: Path, when: When, *, first: int, stride: int, at_least: int,
+    run_lifecycle: Callable[[Path, Kill | None], Awaitable[LifecycleScenario]], folder: Path, when: When, *, first: int,
+    stride: int, at_least: int,
 ) -> None:
     """A life again and again, killed at another point each time; `at_least` so many points there are in it."""
-    points = (await life(folder / "0", None)).deaths.points
+    points = (await run_lifecycle(folder / "0", None)).deaths.points
     assert points >= at_least
     for number in range(first, points + 1, stride):
         try:
-            world = await life(folder / str(number), Kill(number, when))
+            lifecycle = await run_lifecycle(folder / str(number), Kill(number, when))
         except AssertionError as error:
             error.add_note(f"killed {when} point {number} of {points}")
             raise
-        assert len(world.deaths.places) == 1, f"point {number} of {points} was never reached"
+        assert len(lifecycle.deaths.places) == 1, f"point {number} of {points} was never reached"

@@ -74,7 +74,7 @@ def extras(draw: Any) -> dict[str, str]:
     return out
 
 
-class World:
+class PublishedHosts:
     def __init__(self, described: list[tuple[list[dict[str, Any]], bool]], taken: list[tuple[int, int]]) -> None:
         self.nodes: list[Object] = []
         self.slices: list[Object] = []
@@ -139,18 +139,18 @@ def first_fit(hosts: list[HostState], ask: FlavorRequest) -> PciAllocation | Non
     return next((choice for choice in chosen if isinstance(choice, PciAllocation)), None)
 
 
-worlds = st.builds(World, st.lists(hosts(), min_size=1, max_size=3), st.lists(
+worlds = st.builds(PublishedHosts, st.lists(hosts(), min_size=1, max_size=3), st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=5))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds, extras())
-def test_the_same_host_and_devices(world: World, extra: dict[str, str]) -> None:
+def test_the_same_host_and_devices(published: PublishedHosts, extra: dict[str, str]) -> None:
     claim = claim_of(extra)
     ask = flavor_claim.read(claim)
     assert ask is not None
-    wanted = first_fit([world.host(page) for page in world.pages], ask)
-    got = world.place(claim)
+    wanted = first_fit([published.host(page) for page in published.pages], ask)
+    got = published.place(claim)
     if wanted is None:
         assert not isinstance(got, Placement), got
         return
@@ -165,12 +165,12 @@ def test_the_same_host_and_devices(world: World, extra: dict[str, str]) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds, extras())
-def test_a_claim_beside_it_gets_another_device(world: World, extra: dict[str, str]) -> None:
+def test_a_claim_beside_it_gets_another_device(published: PublishedHosts, extra: dict[str, str]) -> None:
     other: Object = {"metadata": {"name": "own", "namespace": "n", "uid": "o"}, "spec": {"devices": {"requests": [
         {"name": "r", "exactly": {"deviceClassName": flavor_claim.CLASS, "allocationMode": "ExactCount", "count": 1}}]}}}
-    before = dict(world.index.held.whole)
-    got = world.place(other, claim_of(extra))
-    assert world.index.held.whole == before
+    before = dict(published.index.held.whole)
+    got = published.place(other, claim_of(extra))
+    assert published.index.held.whole == before
     if isinstance(got, Placement):
         devices = [device for _, given in got.claims for device, _ in results(given)]
         assert len(devices) == len(set(devices))
@@ -180,16 +180,16 @@ def test_a_claim_beside_it_gets_another_device(world: World, extra: dict[str, st
 
 def test_what_changed_is_seen_and_the_rest_is_kept() -> None:
     pci = [{"address": "0000:17:00.0", "vendor_id": "10de", "product_id": "2235", "type": "PCI", "numa_node": 0}]
-    world = World([(pci, True), (pci, True)], [])
-    roster, (page, other) = world.roster, world.pages
-    before, kept = world.host(page), world.host(other)
-    assert world.host(page) is before
+    published = PublishedHosts([(pci, True), (pci, True)], [])
+    roster, (page, other) = published.roster, published.pages
+    before, kept = published.host(page), published.host(other)
+    assert published.host(page) is before
     assert [cell.cpus for cell in before.cells] == [4, 4]
     roster.put_inventory("h9", {"metadata": {"name": "h9"}, "spec": {"cells": [{"id": 0, "cpus": "0", "socket": 0}]}})
-    assert [cell.cpus for cell in world.host(page).cells] == [1]
-    assert world.host(other) is kept
-    world.index.put_slice(f"{world.slices[0]['metadata']['name']}|0", None)
-    assert not world.host(page).devices
-    assert world.host(other).devices
+    assert [cell.cpus for cell in published.host(page).cells] == [1]
+    assert published.host(other) is kept
+    published.index.put_slice(f"{published.slices[0]['metadata']['name']}|0", None)
+    assert not published.host(page).devices
+    assert published.host(other).devices
     roster.put_tree("h8", None)
-    assert not world.host(other).rows
+    assert not published.host(other).rows
