@@ -46,7 +46,7 @@ def owning(name: str, *cpus: int) -> Booking:
     return booking(ONE, name, resources={"PCPU": len(cpus)}, cells={"0": len(cpus)}, cpus={"0": list(cpus)})
 
 
-def mark(device: DeviceId, reason: str = "for later", by: str = "admin", origin: str = "") -> OutOfServiceRecord:
+def record(device: DeviceId, reason: str = "for later", by: str = "admin", origin: str = "") -> OutOfServiceRecord:
     return OutOfServiceRecord(device, reason, by, SINCE, origin)
 
 
@@ -69,10 +69,10 @@ def test_a_booking_survives_writing_and_reading() -> None:
 
 
 def test_out_of_service_record_survives_writing_and_reading() -> None:
-    read = page(reserved=[mark(ONE)], quarantined=[mark(TWO, "hot")], unclean=[mark(ONE, origin="placement")])
+    read = page(reserved=[record(ONE)], quarantined=[record(TWO, "hot")], unclean=[record(ONE, origin="placement")])
     assert (read.reserved, read.quarantined, read.unclean) == (
-        (mark(ONE),), (mark(TWO, "hot"),), (mark(ONE, origin="placement"),))
-    assert "origin" not in mark(ONE).to_object()
+        (record(ONE),), (record(TWO, "hot"),), (record(ONE, origin="placement"),))
+    assert "origin" not in record(ONE).to_object()
 
 
 def test_a_blank_page_has_no_revision() -> None:
@@ -83,7 +83,7 @@ def test_a_blank_page_has_no_revision() -> None:
 def test_what_is_written_is_admitted() -> None:
     read = page(replace(share(ONE, "a", memory="4Gi"), prepared=NOW), counting(TWO, "b", slices="1"),
                 booking(TWO, "c", resources={"VCPU": 2}),
-                **{state: [mark(ONE, origin="placement")] for state in OUT_OF_SERVICE_STATES})
+                **{state: [record(ONE, origin="placement")] for state in OUT_OF_SERVICE_STATES})
     assert admission.AdmissionRules().admit(WriteRequest("create", kinds.LEDGER_PAGE, read.object, None)) == read.object
 
 
@@ -121,16 +121,16 @@ CHANGES = {
         TWO, "z", shareID="s", counters={"gpu": {"slices": "1"}})], LIMITS),
     "turned": lambda read: read.turning(read.bookings[0].key, booking(TWO, "b")),
     "added": lambda read: read.adding(booking(ONE, "b")),
-    "an out-of-service record more": lambda read: read.with_records("unclean", [mark(TWO)]),
-    "an out-of-service record that says something else": lambda read: read.with_records("reserved", [mark(ONE, "other")]),
+    "an out-of-service record more": lambda read: read.with_records("unclean", [record(TWO)]),
+    "an out-of-service record that says something else": lambda read: read.with_records("reserved", [record(ONE, "other")]),
     "an out-of-service record less": lambda read: read.without_records("quarantined", {ONE}),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_leave_the_page_as_it_is_and_keep_what_they_do_not_know(name: str) -> None:
-    read = page(booking(ONE, "a"), share(TWO, "z"), reserved=[mark(ONE)], quarantined=[mark(ONE)]) if name != "a booking more" \
-        else page(booking(ONE, "a"))
+    full = page(booking(ONE, "a"), share(TWO, "z"), reserved=[record(ONE)], quarantined=[record(ONE)])
+    read = full if name != "a booking more" else page(booking(ONE, "a"))
     before = copy.deepcopy(read.object)
     new: Object = CHANGES[name](read)
     assert read.object == before
@@ -264,7 +264,7 @@ OUT: dict[OutOfServiceState, str] = {
 
 @pytest.mark.parametrize("which", OUT_OF_SERVICE_STATES)
 def test_device_out_of_service_gets_no_new_holder(which: OutOfServiceState) -> None:
-    read = page(booking(ONE, "a"), **{which: [mark(ONE)]})
+    read = page(booking(ONE, "a"), **{which: [record(ONE)]})
     for wanted in (booking(ONE, "b"), share(ONE, "b")):
         with pytest.raises(OutOfService) as caught:
             read.holding([wanted], LIMITS)
@@ -288,7 +288,8 @@ def test_a_page_takes_only_so_many() -> None:
 
 
 def test_consumer_has_exactly_its_allocations() -> None:
-    read = page(share(ONE, "a", "x", memory="6Gi"), share(ONE, "a", "y", memory="1Gi"), booking(TWO, "b"), reserved=[mark(ONE)])
+    read = page(share(ONE, "a", "x", memory="6Gi"), share(ONE, "a", "y", memory="1Gi"), booking(TWO, "b"),
+                reserved=[record(ONE)])
     read = Page(read.with_state("uid-a", "prepared", NOW))
     new = Page(read.only("uid-a", [share(ONE, "a", "x", memory="8Gi")], LIMITS))
     assert [(one.key.share, one.amount, one.state, one.prepared) for one in new.of("uid-a")] == [
@@ -314,14 +315,15 @@ def test_what_was_found_is_turned_into_what_is_booked() -> None:
 
 
 def test_one_record_per_device_and_state() -> None:
-    read = page(reserved=[mark(ONE)])
-    assert read.with_records("reserved", [mark(ONE)]) is read.object
-    assert Page(read.with_records("reserved", [replace(mark(ONE, "other", "root"), since=NOW)])).reserved == (
-        mark(ONE, "other", "root"),), "its first time stays"
-    assert read.with_records("reserved", [mark(ONE, "count", origin="placement")]) is read.object, "a person's word stays"
-    counted = page(reserved=[mark(ONE, "count", origin="placement")])
-    assert Page(counted.with_records("reserved", [mark(ONE)])).reserved == (mark(ONE),), "a person makes it his own"
-    assert Page(read.with_records("reserved", [mark(TWO), mark(TWO, "again")])).reserved == (mark(ONE), mark(TWO, "again"))
+    read = page(reserved=[record(ONE)])
+    assert read.with_records("reserved", [record(ONE)]) is read.object
+    assert Page(read.with_records("reserved", [replace(record(ONE, "other", "root"), since=NOW)])).reserved == (
+        record(ONE, "other", "root"),), "its first time stays"
+    assert read.with_records("reserved", [record(ONE, "count", origin="placement")]) is read.object, "a person's word stays"
+    counted = page(reserved=[record(ONE, "count", origin="placement")])
+    assert Page(counted.with_records("reserved", [record(ONE)])).reserved == (record(ONE),), "a person makes it his own"
+    again = record(TWO, "again")
+    assert Page(read.with_records("reserved", [record(TWO), again])).reserved == (record(ONE), again)
     assert read.without_records("reserved", {TWO}) is read.object
     assert Page(read.without_records("reserved", {ONE, TWO})).reserved == ()
 
@@ -353,7 +355,7 @@ def test_no_sequence_of_bookings_exceeds_what_is_published(
     for number, wanted in enumerate(asked):
         if number == when:
             for which, device in marks:
-                read = Page(read.with_records(which, [mark(device)]))
+                read = Page(read.with_records(which, [record(device)]))
         marked = {one.device for which in OUT_OF_SERVICE_STATES for one in read.records(which)}
         try:
             new = Page(read.holding(wanted, PUBLISHED))

@@ -64,7 +64,7 @@ def page(*bookings: Booking, node: str = "node-0", **marks: list[OutOfServiceRec
                               **{which: [mark.to_object() for mark in those] for which, those in marks.items()}}}
 
 
-def mark(reason: str = "for tests", by: str = "ann", name: str = "card-vf0") -> OutOfServiceRecord:
+def record(reason: str = "for tests", by: str = "ann", name: str = "card-vf0") -> OutOfServiceRecord:
     return OutOfServiceRecord(device_id(name), reason, by, BOOKED)
 
 
@@ -92,16 +92,16 @@ STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...
     "a share of it": ([published(vf(0))], [page(booking(amount=SHARE))], [], ("held",), f"memory 4Gi {HELD}"),
     "a host's own resources hold nothing": (
         [published(vf(0))], [page(booking(amount={"resources": {"VCPU": 2}}))], [], ("free",), "free"),
-    "kept back": ([published(vf(0))], [page(reserved=[mark()])], [], ("reserved",), "reserved by ann since 12:04: for tests"),
-    "kept back without a word": ([published(vf(0))], [page(reserved=[mark("", "")])], [], ("reserved",),
+    "kept back": ([published(vf(0))], [page(reserved=[record()])], [], ("reserved",), "reserved by ann since 12:04: for tests"),
+    "kept back without a word": ([published(vf(0))], [page(reserved=[record("", "")])], [], ("reserved",),
                                  "reserved since 12:04"),
-    "held and kept back": ([published(vf(0))], [page(booking(), reserved=[mark()])], [], ("held", "reserved"),
+    "held and kept back": ([published(vf(0))], [page(booking(), reserved=[record()])], [], ("held", "reserved"),
                            f"{HELD}; reserved by ann since 12:04: for tests"),
-    "not trusted": ([published(vf(0))], [page(quarantined=[mark("hot")])], [], ("quarantined",),
+    "not trusted": ([published(vf(0))], [page(quarantined=[record("hot")])], [], ("quarantined",),
                     "quarantined by ann since 12:04: hot"),
-    "used once": ([published(vf(0))], [page(unclean=[mark("used once", str(BLUE))])], [], ("unclean",),
+    "used once": ([published(vf(0))], [page(unclean=[record("used once", str(BLUE))])], [], ("unclean",),
                   "unclean: used once by vmi/blue (claim mine) in default; outfit device clear node-0/card-vf0"),
-    "in its only use": ([published(vf(0))], [page(booking(), unclean=[mark("used once")])], [], ("held", "unclean"),
+    "in its only use": ([published(vf(0))], [page(booking(), unclean=[record("used once")])], [], ("held", "unclean"),
                         f"{HELD}; must be cleaned after use"),
     "no longer listed": (
         [published(vf(0, taints=[{"key": "outfitter.dev/unlisted", "effect": "NoSchedule"}]))], [page(booking())],
@@ -112,7 +112,7 @@ STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...
     "by its taint alone": ([published(vf(0, taints=[{"key": "outfitter.dev/vanished", "effect": "NoSchedule"}]))],
                            [page(booking())], [], ("held", "vanished"), f"vanished, {HELD}"),
     "not offered": ([], [], [inventory(withheld=[WITHHELD])], ("withheld",), "not offered: nobody lists it"),
-    "not offered, and kept back": ([], [page(reserved=[mark()])], [inventory(withheld=[WITHHELD])], ("withheld", "reserved"),
+    "not offered, and kept back": ([], [page(reserved=[record()])], [inventory(withheld=[WITHHELD])], ("withheld", "reserved"),
                                    "not offered: nobody lists it; reserved by ann since 12:04: for tests"),
     "held, and not published in slices": ([], [page(booking())], [], ("held",), f"{HELD}; not published"),
     "tainted by its driver": ([published(vf(0, taints=[{"key": "a.com/hot", "value": "yes", "effect": "NoSchedule"}]))], [], [],
@@ -275,7 +275,7 @@ def test_two_drivers_that_call_a_device_the_same() -> None:
 
 def test_counts_show_further_states() -> None:
     found = device_list([published(*map(vf, range(5)))], [page(booking(), booking(name="card-vf1"), reserved=[
-        mark(), mark(name="card-vf2")])], [inventory(withheld=[{**WITHHELD, "name": "x"}])])
+        record(), record(name="card-vf2")])], [inventory(withheld=[{**WITHHELD, "name": "x"}])])
     assert text.counts(found.devices) == "5 devices: 2 free, 2 held (1 reserved), 1 reserved"
 
 
@@ -367,7 +367,7 @@ def test_what_is_no_length_of_time(text: str) -> None:
 
 
 def test_every_key_for_programs_is_always_there() -> None:
-    [full] = device_list([published(vf(0))], [page(booking(), reserved=[mark()])], []).devices
+    [full] = device_list([published(vf(0))], [page(booking(), reserved=[record()])], []).devices
     [bare] = device_list([published({"name": "x"})], [], []).devices
     assert listing.as_json(full).keys() == listing.as_json(bare).keys()
     told = listing.as_json(full)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 PLACE = "vm-words"
 
 
-class Told:
+class ClusterCli:
     def __init__(self, cluster: kubernetes.Cluster) -> None:
         self._cluster = cluster
 
@@ -50,35 +50,35 @@ class Told:
 
 
 @pytest.fixture
-def told(cluster: kubernetes.Cluster) -> Iterator[Told]:
-    made = Told(cluster)
+def cli(cluster: kubernetes.Cluster) -> Iterator[ClusterCli]:
+    made = ClusterCli(cluster)
     made.kubectl("create", "namespace", PLACE)
     yield made
     made.kubectl("delete", "-n", PLACE, "vm,vmi", "--all")
     made.kubectl("delete", "namespace", PLACE, "--wait=false")
 
 
-def test_what_is_asked_is_written_by_the_same_rules(told: Told) -> None:
-    told.vm("still", "Manual")
-    told.vm("halted", "Halted")
-    told.vm("runs", "Manual", runs=True)
-    assert "dry run" in told.say("start", "still", "--dry-run").out
-    assert "status" not in told.get("vm", "still")
-    told.say("start", "still")
-    assert told.get("vm", "still")["status"]["stateChangeRequests"] == [{"action": "Start"}]
-    assert "Start already underway" in told.say("start", "still", code=1).err
-    told.say("stop", "still")
-    assert not told.get("vm", "still")["status"].get("stateChangeRequests"), "it is cancelled"
-    assert "cannot start a halted VM paused in one step" in told.say("start", "halted", "--paused", code=1).err
-    told.say("start", "halted")
-    assert told.get("vm", "halted")["spec"]["runStrategy"] == "Always"
+def test_what_is_asked_is_written_by_the_same_rules(cli: ClusterCli) -> None:
+    cli.vm("still", "Manual")
+    cli.vm("halted", "Halted")
+    cli.vm("runs", "Manual", runs=True)
+    assert "dry run" in cli.say("start", "still", "--dry-run").out
+    assert "status" not in cli.get("vm", "still")
+    cli.say("start", "still")
+    assert cli.get("vm", "still")["status"]["stateChangeRequests"] == [{"action": "Start"}]
+    assert "Start already underway" in cli.say("start", "still", code=1).err
+    cli.say("stop", "still")
+    assert not cli.get("vm", "still")["status"].get("stateChangeRequests"), "it is cancelled"
+    assert "cannot start a halted VM paused in one step" in cli.say("start", "halted", "--paused", code=1).err
+    cli.say("start", "halted")
+    assert cli.get("vm", "halted")["spec"]["runStrategy"] == "Always"
 
-    told.say("pause", "runs", "--dry-run")
-    assert "stateChangeRequests" not in told.get("vmi", "runs")["status"]
-    told.say("pause", "runs")
-    assert [each["action"] for each in told.get("vmi", "runs")["status"]["stateChangeRequests"]] == ["Pause"]
-    assert "VMI is already paused" in told.say("pause", "runs", code=1).err
-    told.say("stop", "runs", "--grace-period", "5")
-    uid = told.get("vmi", "runs")["metadata"]["uid"]
-    assert told.get("vm", "runs")["status"]["stateChangeRequests"] == [{"action": "Stop", "uid": uid}]
-    assert told.get("vmi", "runs")["spec"]["terminationGracePeriodSeconds"] == 5
+    cli.say("pause", "runs", "--dry-run")
+    assert "stateChangeRequests" not in cli.get("vmi", "runs")["status"]
+    cli.say("pause", "runs")
+    assert [each["action"] for each in cli.get("vmi", "runs")["status"]["stateChangeRequests"]] == ["Pause"]
+    assert "VMI is already paused" in cli.say("pause", "runs", code=1).err
+    cli.say("stop", "runs", "--grace-period", "5")
+    uid = cli.get("vmi", "runs")["metadata"]["uid"]
+    assert cli.get("vm", "runs")["status"]["stateChangeRequests"] == [{"action": "Stop", "uid": uid}]
+    assert cli.get("vmi", "runs")["spec"]["terminationGracePeriodSeconds"] == 5

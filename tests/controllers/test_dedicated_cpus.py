@@ -176,11 +176,11 @@ async def test_a_claim_that_lost_its_status_gets_the_same_cpus_from_the_page() -
         before = (await here.find(kinds.RESOURCE_CLAIM, name) or {})["status"]["allocation"]
         await here.store.patch(kinds.RESOURCE_CLAIM, name, {"status": {"allocation": None}}, "here", subresource="status")
 
-        async def told() -> Object | None:
+        async def reported() -> Object | None:
             found: Object | None = ((await here.find(kinds.RESOURCE_CLAIM, name) or {}).get("status") or {}).get("allocation")
             return found
 
-        after = await here.reach(told, "the claim has its allocation again")
+        after = await here.reach(reported, "the claim has its allocation again")
         assert pod_claims.cells_of({"status": {"allocation": after}}) == pod_claims.cells_of({"status": {"allocation": before}})
 
 

@@ -46,7 +46,7 @@ class Lab(Simulated):
         await super().pause(uid)
 
 
-class Told:
+class EventTexts:
     """A scene with virtctl in it."""
 
     def __init__(self, scene: Scene, hypervisor: Lab) -> None:
@@ -86,7 +86,7 @@ class Told:
 
 
 @contextlib.asynccontextmanager
-async def telling(data: Path | None = None, clock: ManualClock | None = None) -> AsyncIterator[Told]:
+async def telling(data: Path | None = None, clock: ManualClock | None = None) -> AsyncIterator[EventTexts]:
     hypervisor = Lab(data / "domains" if data else None, monotonic=(clock := clock or ManualClock()).monotonic)
     hosts = [replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]
     async with app.embedded(hosts=hosts, clock=clock, names=IdGenerator(random.Random()), data=data) as product:
@@ -95,7 +95,7 @@ async def telling(data: Path | None = None, clock: ManualClock | None = None) ->
             await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
             await scene.classes()
             await scene.template()
-        yield Told(scene, hypervisor)
+        yield EventTexts(scene, hypervisor)
 
 
 def paused(instance: Object) -> tuple[str, str, str]:
@@ -107,7 +107,7 @@ def paused(instance: Object) -> tuple[str, str, str]:
     return found["status"], ready["status"], found.get("reason", "")
 
 
-async def pod(told: Told) -> tuple[str, str, str]:
+async def pod(told: EventTexts) -> tuple[str, str, str]:
     """What the conditions of its pod say: that the VM is not paused, whether it is ready, and why not."""
     found = await told.scene.pod("blue")
     assert found["spec"]["readinessGates"] == [{"conditionType": "kubevirt.io/virtual-machine-unpaused"}]

@@ -41,7 +41,7 @@ BY_CLAIM = {**NAMED, "networks": [{"name": "fast", "resourceClaim": {"claimName"
 
 
 @dataclass
-class Told:
+class Case:
     instance: Object
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
@@ -56,111 +56,111 @@ def gpu(*entries: Object, **spec: object) -> Object:
 
 
 FILE = {file("card"): told("card", device(address=A))}
-FOUND: dict[str, tuple[Told, dict[str, list[str]]]] = {
-    "the status": (Told(gpu(got("g0", pciAddress=A))), {"g0": [A]}),
+FOUND: dict[str, tuple[Case, dict[str, list[str]]]] = {
+    "the status": (Case(gpu(got("g0", pciAddress=A))), {"g0": [A]}),
     "devices of a flavor": (
-        Told(flavored(instance({}, {"hostDeviceStatuses": [got("nic-0", pciAddress=A), got("nic-1", pciAddress=B)]}),
+        Case(flavored(instance({}, {"hostDeviceStatuses": [got("nic-0", pciAddress=A), got("nic-1", pciAddress=B)]}),
                       ("nic", 2)), {"PCI_RESOURCE_CLAIM_NIC": f"{A},{B}"},
              {file("nic"): told("nic", device(address=A), device("d1", address=B))}), {"nic-0": [A], "nic-1": [B]}),
     "devices of a flavor, by files alone": (
-        Told(flavored(instance(), ("nic", 2)), files={file("nic"): told("nic", device(address=A), device("d1", address=B))}),
+        Case(flavored(instance(), ("nic", 2)), files={file("nic"): told("nic", device(address=A), device("d1", address=B))}),
         {"nic-0": [A], "nic-1": [B]}),
-    "several entries of one name": (Told(gpu(got("g0", pciAddress=A), got("g0", mdevUUID=MDEV))), {"g0": [A, MDEV]}),
+    "several entries of one name": (Case(gpu(got("g0", pciAddress=A), got("g0", mdevUUID=MDEV))), {"g0": [A, MDEV]}),
     "a card of several functions": (
-        Told(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"]))), {"g0": [f"{A}+0000:65:00.1"]}),
-    "the older spelling of a UUID": (Told(gpu(got("g0", mDevUUID=MDEV))), {"g0": [MDEV]}),
-    "a file": (Told(gpu(), {}, FILE), {"g0": [A]}),
-    "a status without address is no status": (Told(gpu(got("g0")), {}, FILE), {"g0": [A]}),
-    "all three, of one mind": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: A}, FILE), {"g0": [A]}),
+        Case(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"]))), {"g0": [f"{A}+0000:65:00.1"]}),
+    "the older spelling of a UUID": (Case(gpu(got("g0", mDevUUID=MDEV))), {"g0": [MDEV]}),
+    "a file": (Case(gpu(), {}, FILE), {"g0": [A]}),
+    "a status without address is no status": (Case(gpu(got("g0")), {}, FILE), {"g0": [A]}),
+    "all three, of one mind": (Case(gpu(got("g0", pciAddress=A)), {VARIABLE: A}, FILE), {"g0": [A]}),
     "one knows of all functions, the other of the first": (
-        Told(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"])), {VARIABLE: A}), {"g0": [f"{A}+0000:65:00.1"]}),
-    "capitals do not matter": (Told(gpu(got("g0", pciAddress="0000:AF:00.0")), {VARIABLE: "0000:af:00.0"}),
+        Case(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"])), {VARIABLE: A}), {"g0": [f"{A}+0000:65:00.1"]}),
+    "capitals do not matter": (Case(gpu(got("g0", pciAddress="0000:AF:00.0")), {VARIABLE: "0000:af:00.0"}),
                                {"g0": ["0000:AF:00.0"]}),
     "a file under the older base path": (
-        Told(gpu(), {}, {file("card", base=OLD_BASE): told("card", device(address=A))}), {"g0": [A]}),
+        Case(gpu(), {}, {file("card", base=OLD_BASE): told("card", device(address=A))}), {"g0": [A]}),
     "a file of a claim made from a template": (
-        Told(gpu(**TEMPLATE), {}, {
+        Case(gpu(**TEMPLATE), {}, {
             f"{BASE}/resourceclaimtemplates/claim/card/x-metadata.json": told("card", device(address=A))}), {"g0": [A]}),
     "the older layout by the claim's name": (
-        Told(gpu(), {}, {f"{OLD_BASE}/claim/card/x-metadata.json": told("card", device(address=A))}), {"g0": [A]}),
+        Case(gpu(), {}, {f"{OLD_BASE}/claim/card/x-metadata.json": told("card", device(address=A))}), {"g0": [A]}),
     "the older layout by the entry": (
-        Told(gpu(**TEMPLATE), {}, {
+        Case(gpu(**TEMPLATE), {}, {
             f"{OLD_BASE}/pod-claim-x7z/card/x-metadata.json": told("card", device(address=A), podClaimName="claim"),
             f"{OLD_BASE}/pod-other-x7z/card/x-metadata.json": told("card", device(address=B), podClaimName="other"),
             f"{OLD_BASE}/broken/card/x-metadata.json": "{"}), {"g0": [A]}),
     "several devices of one request": (
-        Told(gpu(), {}, {file("card"): told("card", device("a", address=A), device("b", uuid=MDEV))}), {"g0": [A, MDEV]}),
+        Case(gpu(), {}, {file("card"): told("card", device("a", address=A), device("b", uuid=MDEV))}), {"g0": [A, MDEV]}),
     "several drivers for one request": (
-        Told(gpu(), {}, {file("card", driver="a.test"): told("card", device("x", driver="a.test", address=A)),
+        Case(gpu(), {}, {file("card", driver="a.test"): told("card", device("x", driver="a.test", address=A)),
                          file("card", driver="b.test"): told("card", device("x", driver="b.test", address=B))}),
         {"g0": [A, B]}),
-    "the alternative that was chosen": (Told(gpu(), {}, {file("card"): told("card/big", device(address=A))}), {"g0": [A]}),
+    "the alternative that was chosen": (Case(gpu(), {}, {file("card"): told("card/big", device(address=A))}), {"g0": [A]}),
     "members of a file": (
-        Told(gpu(), {}, {file("card"): told("card", device(address=A, members=f"{A},0000:65:00.1", members2="0000:65:00.2"))}),
+        Case(gpu(), {}, {file("card"): told("card", device(address=A, members=f"{A},0000:65:00.1", members2="0000:65:00.2"))}),
         {"g0": [f"{A}+0000:65:00.1+0000:65:00.2"]}),
     "a newer version before ours": (
-        Told(gpu(), {}, {file("card"): told("card", device(address=B), version="v9") + "\n" + told("card", device(address=A))}),
+        Case(gpu(), {}, {file("card"): told("card", device(address=B), version="v9") + "\n" + told("card", device(address=A))}),
         {"g0": [A]}),
-    "rubbish behind ours": (Told(gpu(), {}, {file("card"): told("card", device(address=A)) + "\n{rubbish"}), {"g0": [A]}),
+    "rubbish behind ours": (Case(gpu(), {}, {file("card"): told("card", device(address=A)) + "\n{rubbish"}), {"g0": [A]}),
     "a good status and a file of an unknown version": (
-        Told(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B), version="v9")}), {"g0": [A]}),
-    "a variable by claim and request": (Told(gpu(), {VARIABLE: f"{A},"}), {"g0": [A]}),
-    "a variable with several devices": (Told(gpu(), {VARIABLE: f"{A}, {B}"}), {"g0": [A, B]}),
-    "a variable for a mediated device": (Told(gpu(), {"MDEV_PCI_RESOURCE_CLAIM_CARD": MDEV, VARIABLE: A}), {"g0": [MDEV]}),
+        Case(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B), version="v9")}), {"g0": [A]}),
+    "a variable by claim and request": (Case(gpu(), {VARIABLE: f"{A},"}), {"g0": [A]}),
+    "a variable with several devices": (Case(gpu(), {VARIABLE: f"{A}, {B}"}), {"g0": [A, B]}),
+    "a variable for a mediated device": (Case(gpu(), {"MDEV_PCI_RESOURCE_CLAIM_CARD": MDEV, VARIABLE: A}), {"g0": [MDEV]}),
     "a variable of a claim made from a template": (
-        Told({**gpu(**TEMPLATE), "status": {"resourceClaimStatuses": [
+        Case({**gpu(**TEMPLATE), "status": {"resourceClaimStatuses": [
             {"name": "claim", "resourceClaimName": "pod-claim-x7z"}]}}, {"PCI_RESOURCE_POD-CLAIM-X7Z_CARD": A}), {"g0": [A]}),
     "dashes as underscores": (
-        Told({**gpu(**TEMPLATE), "status": {"resourceClaimStatuses": [
+        Case({**gpu(**TEMPLATE), "status": {"resourceClaimStatuses": [
             {"name": "claim", "resourceClaimName": "pod-claim-x7z"}]}}, {"PCI_RESOURCE_POD_CLAIM_X7Z_CARD": A}), {"g0": [A]}),
     "two of one resource": (
-        Told(instance({"gpus": [plugged("a"), plugged("b")]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B},"}),
+        Case(instance({"gpus": [plugged("a"), plugged("b")]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B},"}),
         {"a": [A], "b": [B]}),
     "one resource in both lists": (
-        Told(instance({"gpus": [plugged("g")], "hostDevices": [plugged("h")]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B}"}),
+        Case(instance({"gpus": [plugged("g")], "hostDevices": [plugged("h")]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B}"}),
         {"h": [A], "g": [B]}),
     "by resource name, in the status alone": (
-        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A, members=[A, "0000:65:00.1"])]})),
+        Case(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A, members=[A, "0000:65:00.1"])]})),
         {"a": [f"{A}+0000:65:00.1"]}),
     "by resource name: which entry has which is said by the status": (
-        Told(instance({"gpus": [plugged("a"), plugged("b")]}, {
+        Case(instance({"gpus": [plugged("a"), plugged("b")]}, {
             "gpuStatuses": [got("a", pciAddress=B), got("b", pciAddress=A)]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B}"}),
         {"a": [B], "b": [A]}),
     "by resource name: a card of the status is whole, whatever else the environment lists": (
-        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A, members=[A, "0000:65:00.1"])]}),
+        Case(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A, members=[A, "0000:65:00.1"])]}),
              {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},0000:65:00.1,{B},0000:66:00.1"}), {"a": [f"{A}+0000:65:00.1"]}),
     "by resource name: the status knows of one, the environment of all": (
-        Told(instance({"gpus": [plugged("a"), plugged("b")]}, {"gpuStatuses": [got("b", pciAddress=A)]}),
+        Case(instance({"gpus": [plugged("a"), plugged("b")]}, {"gpuStatuses": [got("b", pciAddress=A)]}),
              {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B}"}), {"a": [B], "b": [A]}),
     "by resource name: a status without address is no status": (
-        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a")]}), {"PCI_RESOURCE_ACME_TEST_CARD": A}), {"a": [A]}),
+        Case(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a")]}), {"PCI_RESOURCE_ACME_TEST_CARD": A}), {"a": [A]}),
     "one card under two names": (
-        Told(instance({"gpus": [plugged("a", "x.test/A"), plugged("b", "x.test/B")]}),
+        Case(instance({"gpus": [plugged("a", "x.test/A"), plugged("b", "x.test/B")]}),
              {"PCI_RESOURCE_X_TEST_A": f"{A},{B}", "PCI_RESOURCE_X_TEST_B": f"{A},{B}"}), {"a": [A], "b": [B]}),
     "sound goes with its card": (
-        Told(instance({"gpus": [plugged("a"), plugged("b")]}),
+        Case(instance({"gpus": [plugged("a"), plugged("b")]}),
              {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},0000:65:00.1,{B},0000:66:00.1"}),
         {"a": [f"{A}+0000:65:00.1"], "b": [f"{B}+0000:66:00.1"]}),
     "virtual functions of one card are each their own": (
-        Told(instance({"hostDevices": [plugged("a"), plugged("b")]}),
+        Case(instance({"hostDevices": [plugged("a"), plugged("b")]}),
              {"PCI_RESOURCE_ACME_TEST_CARD": "0000:3b:02.0,0000:3b:02.1,0000:3b:02.2"}),
         {"a": ["0000:3b:02.0"], "b": ["0000:3b:02.1"]}),
     "a resource name with a dash": (
-        Told(instance({"gpus": [plugged("a", "x-y.test/A-1")]}), {"MDEV_PCI_RESOURCE_X-Y_TEST_A-1": MDEV}), {"a": [MDEV]}),
-    "a stick": (Told(instance({"hostDevices": [plugged("s")]}), {"USB_RESOURCE_ACME_TEST_CARD": "1:3"}), {"s": ["1:3"]}),
-    "a network's function": (Told(instance(NIC, spec=MULTUS), {}, NETWORK_INFO), {"fast": ["0000:3b:02.1"]}),
+        Case(instance({"gpus": [plugged("a", "x-y.test/A-1")]}), {"MDEV_PCI_RESOURCE_X-Y_TEST_A-1": MDEV}), {"a": [MDEV]}),
+    "a stick": (Case(instance({"hostDevices": [plugged("s")]}), {"USB_RESOURCE_ACME_TEST_CARD": "1:3"}), {"s": ["1:3"]}),
+    "a network's function": (Case(instance(NIC, spec=MULTUS), {}, NETWORK_INFO), {"fast": ["0000:3b:02.1"]}),
     "a network's function from the environment": (
-        Told(instance(NIC, spec=MULTUS), {"KUBEVIRT_RESOURCE_NAME_fast": "acme.test/vf", "PCIDEVICE_ACME_TEST_VF": A}),
+        Case(instance(NIC, spec=MULTUS), {"KUBEVIRT_RESOURCE_NAME_fast": "acme.test/vf", "PCIDEVICE_ACME_TEST_VF": A}),
         {"fast": [A]}),
-    "a network by claim": (Told(instance(NIC, spec=BY_CLAIM), {}, FILE), {"fast": [A]}),
+    "a network by claim": (Case(instance(NIC, spec=BY_CLAIM), {}, FILE), {"fast": [A]}),
     "a network by claim, as the pod says it": (
-        Told(instance(NIC, spec=BY_CLAIM), {}, NETWORK_INFO), {"fast": ["0000:3b:02.1"]}),
+        Case(instance(NIC, spec=BY_CLAIM), {}, NETWORK_INFO), {"fast": ["0000:3b:02.1"]}),
     "a network by claim, and a pod that reports nothing": (
-        Told(instance(NIC, spec=BY_CLAIM), {}, {**FILE, "/etc/podinfo/network-info": ""}), {"fast": [A]}),
+        Case(instance(NIC, spec=BY_CLAIM), {}, {**FILE, "/etc/podinfo/network-info": ""}), {"fast": [A]}),
     "an interface that is being plugged": (
-        Told({**instance(NIC, spec=MULTUS), "status": {"phase": "Running"}}), {}),
+        Case({**instance(NIC, spec=MULTUS), "status": {"phase": "Running"}}), {}),
     "an interface that goes": (
-        Told(instance({"interfaces": [{"name": "fast", "sriov": {}, "state": "absent"}]}, spec=MULTUS)), {}),
+        Case(instance({"interfaces": [{"name": "fast", "sriov": {}, "state": "absent"}]}, spec=MULTUS)), {}),
 }
 
 
@@ -170,32 +170,32 @@ def test_found(name: str) -> None:
     assert given.devices() == devices
 
 
-def with_file(text: str) -> Told:
-    return Told(gpu(), {}, {file("card"): text})
+def with_file(text: str) -> Case:
+    return Case(gpu(), {}, {file("card"): text})
 
 
 PLUGINS = instance({"gpus": [plugged("a"), plugged("b")]})
-REFUSED: dict[str, tuple[Told, list[str]]] = {
-    "is not stated anything": (Told(gpu()), [
+REFUSED: dict[str, tuple[Case, list[str]]] = {
+    "is not stated anything": (Case(gpu()), [
         "GPU g0 is not in status.deviceStatus: the VM does not start without it", "spec.domain.devices.gpus[0]",
         f"no files matching {BASE}/resourceclaims/claim/card/*-metadata.json", "PCI_RESOURCE_CLAIM_CARD"]),
     "a file with fewer than a flavor brings": (
-        Told(flavored(instance(), ("nic", 2)), files={file("nic"): told("nic", device(address=A))}),
+        Case(flavored(instance(), ("nic", 2)), files={file("nic"): told("nic", device(address=A))}),
         ["HostDevice nic-1 is not among the 1 devices for request nic", "spec.flavor"]),
-    "status and file disagree": (Told(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B))}), [
+    "status and file disagree": (Case(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B))}), [
         "spec.domain.devices.gpus[0]", f"status.deviceStatus has {A} for GPU g0, but device metadata has {B}"]),
-    "status and environment disagree": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: B}), [f"but the environment has {B}"]),
-    "file and environment disagree": (Told(gpu(), {VARIABLE: B}, FILE), [f"device metadata has {A} for GPU g0"]),
-    "one says fewer": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: f"{A},{B}"}), [f"has {A} and {B}"]),
-    "one says the parent": (Told(gpu(got("g0", pciAddress=A)), {}, {
+    "status and environment disagree": (Case(gpu(got("g0", pciAddress=A)), {VARIABLE: B}), [f"but the environment has {B}"]),
+    "file and environment disagree": (Case(gpu(), {VARIABLE: B}, FILE), [f"device metadata has {A} for GPU g0"]),
+    "one says fewer": (Case(gpu(got("g0", pciAddress=A)), {VARIABLE: f"{A},{B}"}), [f"has {A} and {B}"]),
+    "one says the parent": (Case(gpu(got("g0", pciAddress=A)), {}, {
         file("card"): told("card", device(address=A, uuid=MDEV))}), [f"has {MDEV}"]),
     "they differ in a function": (
-        Told(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"])), {}, {
+        Case(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"])), {}, {
             file("card"): told("card", device(address=A, members=f"{A},0000:65:00.2"))}), [f"has {A}+0000:65:00.2"]),
-    "two base paths disagree": (Told(gpu(), {}, {**FILE, file("card", base=OLD_BASE): told("card", device(address=B))}), [
+    "two base paths disagree": (Case(gpu(), {}, {**FILE, file("card", base=OLD_BASE): told("card", device(address=B))}), [
         f"{BASE}/resourceclaims/claim/card/*-metadata.json and {OLD_BASE}/", "do not list the same devices"]),
     "two drivers claim one device": (
-        Told(gpu(), {}, {file("card", driver="a"): told("card", device(address=A)),
+        Case(gpu(), {}, {file("card", driver="a"): told("card", device(address=A)),
                          file("card", driver="b"): told("card", device(address=B))}),
         ["GPU g0", "2 metadata files", "gpu.acme.test/node-a/d0 twice"]),
     "one address twice": (with_file(told("card", device("a", address=A), device("b", address=A))), ["2 devices", A, "twice"]),
@@ -217,67 +217,67 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
     "no version": (with_file('{"kind": "x"}' + told("card", device(address=A))), ["no apiVersion"]),
     "unknown versions alone": (with_file(told("card", version="v8") + told("card", version="v9")), [
         "unknown versions: metadata.resource.k8s.io/v8, metadata.resource.k8s.io/v9"]),
-    "no request": (Told(instance({"gpus": [{"name": "g0", "claimName": "claim"}]}, spec=NAMED)), ["incomplete ClaimRequest"]),
-    "neither claim nor deviceName": (Told(instance({"gpus": [{"name": "g0"}]})), [
+    "no request": (Case(instance({"gpus": [{"name": "g0", "claimName": "claim"}]}, spec=NAMED)), ["incomplete ClaimRequest"]),
+    "neither claim nor deviceName": (Case(instance({"gpus": [{"name": "g0"}]})), [
         "spec.domain.devices.gpus[0]: GPU g0 names neither a deviceName nor a claim"]),
-    "more in the status than is asked for": (Told(gpu(got("g0", pciAddress=A), got("g1", pciAddress=B))), [
+    "more in the status than is asked for": (Case(gpu(got("g0", pciAddress=A), got("g1", pciAddress=B))), [
         "status.deviceStatus.gpuStatuses", "do not match", "'g1' is not among spec.domain.devices.gpus"]),
     "one device for two entries": (
-        Told(instance({"gpus": [wanted("g")], "hostDevices": [wanted("h")]}, {
+        Case(instance({"gpus": [wanted("g")], "hostDevices": [wanted("h")]}, {
             "gpuStatuses": [got("g", pciAddress=A)], "hostDeviceStatuses": [got("h", pciAddress=A)]})),
         ["GPU g and HostDevice h would both be 0000:65:00.0"]),
-    "one device twice for one entry": (Told(gpu(got("g0", pciAddress=A), got("g0", pciAddress=A))), [
+    "one device twice for one entry": (Case(gpu(got("g0", pciAddress=A), got("g0", pciAddress=A))), [
         f"GPU g0 would get {A} twice in 2 devices"]),
     "a function of another's card": (
-        Told(instance({"gpus": [wanted("g")], "hostDevices": [wanted("h")]}, {
+        Case(instance({"gpus": [wanted("g")], "hostDevices": [wanted("h")]}, {
             "gpuStatuses": [got("g", pciAddress=A, members=[A, "0000:65:00.1"])],
             "hostDeviceStatuses": [got("h", pciAddress="0000:65:00.1")]})), ["would both be 0000:65:00.1"]),
     "by resource name: another one than the environment has": (
-        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A)]}),
+        Case(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A)]}),
              {"PCI_RESOURCE_ACME_TEST_CARD": B}), [
             "spec.domain.devices.gpus[0]: status.deviceStatus has 0000:65:00.0 for GPU a, but the environment has "
             "0000:66:00.0 for acme.test/card"]),
     "by resource name: of another kind than the environment has": (
-        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", mdevUUID=MDEV)]}),
+        Case(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", mdevUUID=MDEV)]}),
              {"PCI_RESOURCE_ACME_TEST_CARD": A}),
         [f"{MDEV} for GPU a, but the environment has {A} for acme.test/card"]),
     "by resource name: two for one": (
-        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A), got("a", pciAddress=B)]})), [
+        Case(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A), got("a", pciAddress=B)]})), [
             "gpus[0]: status.deviceStatus has 2 devices for GPU a, which requests one acme.test/card"]),
     "by resource name: one card for two": (
-        Told(instance({"gpus": [plugged("a"), plugged("b")]}, {
+        Case(instance({"gpus": [plugged("a"), plugged("b")]}, {
             "gpuStatuses": [got("a", pciAddress=A), got("b", pciAddress=A)]})), ["GPU b and GPU a would both be 0000:65:00.0"]),
-    "fewer than asked for": (Told(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": A}), [
+    "fewer than asked for": (Case(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": A}), [
         "spec.domain.devices.gpus[1]", "the number of device plugin GPU/s do not match", "has no more than 1"]),
-    "none at all": (Told(PLUGINS), ["PCI_RESOURCE_ACME_TEST_CARD", "list none"]),
-    "a variable of commas": (Told(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": ",,"}), ["list none"]),
-    "of two kinds": (Told(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": A, "MDEV_PCI_RESOURCE_ACME_TEST_CARD": MDEV2}), [
+    "none at all": (Case(PLUGINS), ["PCI_RESOURCE_ACME_TEST_CARD", "list none"]),
+    "a variable of commas": (Case(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": ",,"}), ["list none"]),
+    "of two kinds": (Case(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": A, "MDEV_PCI_RESOURCE_ACME_TEST_CARD": MDEV2}), [
         "are both set"]),
-    "a GPU on USB": (Told(PLUGINS, {"USB_RESOURCE_ACME_TEST_CARD": "1:3,1:4"}), ["list none"]),
-    "no bus of USB": (Told(instance({"hostDevices": [plugged("s")]}), {"USB_RESOURCE_ACME_TEST_CARD": "one"}), ["one is not"]),
-    "a network without its file": (Told(instance(NIC, spec=MULTUS)), [
+    "a GPU on USB": (Case(PLUGINS, {"USB_RESOURCE_ACME_TEST_CARD": "1:3,1:4"}), ["list none"]),
+    "no bus of USB": (Case(instance({"hostDevices": [plugged("s")]}), {"USB_RESOURCE_ACME_TEST_CARD": "one"}), ["one is not"]),
+    "a network without its file": (Case(instance(NIC, spec=MULTUS)), [
         "spec.domain.devices.interfaces[0]", "found no SR-IOV networks to PCI-Address mapping for fast"]),
-    "a network's empty file": (Told(instance(NIC, spec=MULTUS), {}, {"/etc/podinfo/network-info": ""}), ["is empty"]),
-    "a network's broken file": (Told(instance(NIC, spec=MULTUS), {}, {"/etc/podinfo/network-info": "[1]"}), ["cannot be read"]),
+    "a network's empty file": (Case(instance(NIC, spec=MULTUS), {}, {"/etc/podinfo/network-info": ""}), ["is empty"]),
+    "a network's broken file": (Case(instance(NIC, spec=MULTUS), {}, {"/etc/podinfo/network-info": "[1]"}), ["cannot be read"]),
     "a network of another": (
-        Told(instance({"interfaces": [{"name": "slow", "sriov": {}}]}, spec={"networks": [{"name": "slow", "multus": {}}]}),
+        Case(instance({"interfaces": [{"name": "slow", "sriov": {}}]}, spec={"networks": [{"name": "slow", "multus": {}}]}),
              {}, NETWORK_INFO), ["names no PCI address for slow"]),
     "too few functions for the networks": (
-        Told(instance({"hostDevices": [plugged("h")], **NIC}, spec=MULTUS), {
+        Case(instance({"hostDevices": [plugged("h")], **NIC}, spec=MULTUS), {
             "KUBEVIRT_RESOURCE_NAME_fast": "acme.test/vf", "PCIDEVICE_ACME_TEST_VF": A, "PCI_RESOURCE_ACME_TEST_CARD": A}),
         ["has no address left for Interface fast"]),
-    "an interface without network": (Told(instance(NIC)), ["no entry of spec.networks is called fast"]),
+    "an interface without network": (Case(instance(NIC)), ["no entry of spec.networks is called fast"]),
     "a network by claim is a PCI function": (
-        Told(instance(NIC, spec=BY_CLAIM), {}, {file("card"): told("card", device(uuid=MDEV))}), [
+        Case(instance(NIC, spec=BY_CLAIM), {}, {file("card"): told("card", device(uuid=MDEV))}), [
             "Interface fast has no pciBusID", "interfaces[0]"]),
     "a network by claim of which two say different things": (
-        Told(instance(NIC, spec=BY_CLAIM), {}, {**FILE, **NETWORK_INFO}), [
+        Case(instance(NIC, spec=BY_CLAIM), {}, {**FILE, **NETWORK_INFO}), [
             "interfaces[0]", f"has {A} for Interface fast, but /etc/podinfo/network-info has 0000:3b:02.1"]),
     "a network that cannot be had": (
-        Told(instance(NIC, spec=MULTUS), {}, {network_info.FILE: network_info.write([Wire("fast", "none", why="it is so")])}), [
+        Case(instance(NIC, spec=MULTUS), {}, {network_info.FILE: network_info.write([Wire("fast", "none", why="it is so")])}), [
             "interfaces[0]: it is so"]),
     "running, reported, and without address": (
-        Told({**instance(NIC, spec=MULTUS), "status": {"phase": "Running", "interfaces": [
+        Case({**instance(NIC, spec=MULTUS), "status": {"phase": "Running", "interfaces": [
             {"name": "fast", "infoSource": "domain, multus-status"}]}}), ["found no SR-IOV networks"]),
 }
 

@@ -48,7 +48,7 @@ def resources(holder: Holder, **amounts: int) -> Booking:
     return Booking(DeviceId("placement.example.com", HOST, "host"), holder, "", "booked", SINCE, {"resources": amounts})
 
 
-def mark(name: str, origin: str = "", reason: str = "for later") -> OutOfServiceRecord:
+def record(name: str, origin: str = "", reason: str = "for later") -> OutOfServiceRecord:
     return OutOfServiceRecord(device(name), reason, "admin", SINCE, origin)
 
 
@@ -61,7 +61,7 @@ def page(
     return Page(made)
 
 
-def said(read: Page) -> dict[str, list[str]]:
+def bookings_by_device(read: Page) -> dict[str, list[str]]:
     """What a page says: device -> "name state" of each that has it."""
     out: dict[str, list[str]] = {}
     for one in read.bookings:

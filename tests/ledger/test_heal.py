@@ -23,15 +23,15 @@ from tests.ledger.bookings import (
     NOW,
     SINCE,
     booking,
+    bookings_by_device,
     claim,
     consumer,
     device,
     domain,
-    mark,
     memory,
     page,
+    record,
     resources,
-    said,
 )
 
 PF1 = {device(name): "pf1" for name in ("vf0", "vf1", "vf2")}
@@ -83,7 +83,7 @@ CASES = {
         [VCPU, booking("vf0", B)], [found("vf0", A), found("vf1", A)],
         {**HOST_OF_A, "vf0": ["Consumer b booked", "Consumer a prepared"], "vf1": ["Consumer a prepared"]},
         ["vf0 is in use", "vf1 is in use", "vf0 is in use by Consumer a and booked for Consumer b, and no other device of pf1"],
-        marks={"quarantined": [mark("vf2")]}),
+        marks={"quarantined": [record("vf2")]}),
     "both stand when no device is free": Case(
         [VCPU, booking("vf0", B), booking("vf1", C), booking("vf2", C)], [found("vf0", A)],
         {**HOST_OF_A, "vf0": ["Consumer b booked", "Consumer a prepared"], "vf1": ["Consumer c booked"],
@@ -143,11 +143,11 @@ CASES = {
         [], [found("vf0", A)], {"vf0": ["Domain a prepared"]},
         ["was not booked", "is a one-time-use device"], once=PF1, unclean=["vf0"]),
     "known to be unclean already": Case(
-        [booking("vf0", A)], [], {"vf0": ["Consumer a booked"]}, once=PF1, unclean=["vf0"], marks={"unclean": [mark("vf0")]}),
-    "unclean stays unclean": Case([], [], {}, once=(), unclean=["vf0"], marks={"unclean": [mark("vf0")]}),
+        [booking("vf0", A)], [], {"vf0": ["Consumer a booked"]}, once=PF1, unclean=["vf0"], marks={"unclean": [record("vf0")]}),
+    "unclean stays unclean": Case([], [], {}, once=(), unclean=["vf0"], marks={"unclean": [record("vf0")]}),
     "records of a reserved count are left alone": Case(
         [VCPU], [found("vf0", A)], {**HOST_OF_A, "vf0": ["Consumer a prepared"]}, ["was not booked"],
-        marks={"reserved": [mark("vf0", "placement")]}),
+        marks={"reserved": [record("vf0", "placement")]}),
 }
 
 
@@ -162,7 +162,7 @@ def test_every_rule(name: str) -> None:
     before = copy.deepcopy(read.object)
     done = healed(case, read)
     new = Page(done.object)
-    assert said(new) == case.wanted
+    assert bookings_by_device(new) == case.wanted
     assert len(done.findings) == len(case.says)
     assert [part for part, whole in zip(case.says, done.findings, strict=True) if part not in whole] == []
     assert {one.device.device for one in new.unclean} == set(case.unclean)
@@ -211,7 +211,7 @@ def test_whatever_stands_and_whatever_is_found(
 ) -> None:
     single = {one.key: one for one in bookings}  # of one key there is one booking
     read = page([*single.values(), *(resources(consumer(name), VCPU=1) for name in known)], {
-        "quarantined": [mark(name) for name in marked]})
+        "quarantined": [record(name) for name in marked]})
     devices = {device(name) for name in once}
 
     def again(at: Page) -> heal.HealedPage:
@@ -260,7 +260,7 @@ async def test_healing_is_written_and_remembered() -> None:
     store.meanwhile = booking("vf2", claim("train"))
     done = await heal.heal_page(store, HOST, [found("vf0", A), found("gpu0", A)], group=GROUPS, now=NOW)
     assert len(done.findings) == 5
-    assert said(await book.read(store, HOST)) == {
+    assert bookings_by_device(await book.read(store, HOST)) == {
         **HOST_OF_A, "vf0": ["Consumer a prepared"], "gpu0": ["Consumer a prepared"], "gpu1": ["Consumer b booked"],
         "vf2": ["ResourceClaim train booked"]}
     past = {name: [(one.holder.name, one.how, one.ended) for one in await history.entries(store, device(name)) if one.ended]
@@ -277,6 +277,6 @@ async def test_page_is_created_when_it_has_content() -> None:
     await heal.heal_page(store, HOST, [], group=GROUPS)
     assert store.revision == 0
     await heal.heal_page(store, HOST, [found("vf0", A)], group=GROUPS)
-    assert said(await book.read(store, HOST)) == {"vf0": ["Domain a prepared"]}
+    assert bookings_by_device(await book.read(store, HOST)) == {"vf0": ["Domain a prepared"]}
     with pytest.raises(AlreadyHeld, match="held by Domain a"):
         await book.book(store, HOST, [booking("vf0", claim("train"))])

@@ -13,7 +13,7 @@ from outfitter.api.page import OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book, out_of_service
 from outfitter.store.memory import Memory
-from tests.ledger.bookings import HOST, NOW, booking, claim, device, mark, memory, page, said
+from tests.ledger.bookings import HOST, NOW, booking, bookings_by_device, claim, device, memory, page, record
 
 ON = {"reserved": out_of_service.reserve, "quarantined": out_of_service.quarantine}
 OFF: dict[str, Callable[[Memory, str, DeviceId], Awaitable[bool]]] = {
@@ -51,7 +51,7 @@ async def test_holder_keeps_a_device_that_goes_out_of_service(store: Memory) -> 
     await book.book(store, HOST, [booking("vf0", claim("train"))])
     await out_of_service.reserve(store, HOST, device("vf0"), by="admin", reason="", now=NOW)
     await book.set_state(store, HOST, "uid-train", "prepared")
-    assert said(await book.read(store, HOST)) == {"vf0": ["ResourceClaim train prepared"]}
+    assert bookings_by_device(await book.read(store, HOST)) == {"vf0": ["ResourceClaim train prepared"]}
     await book.release(store, HOST, "uid-train")
     with pytest.raises(OutOfService):
         await book.book(store, HOST, [booking("vf0", claim("serve"))])
@@ -133,9 +133,9 @@ CASES = {
 
 def of_case(case: Case) -> Page:
     return page([booking(name, claim(name)) for name in case.held], {
-        "reserved": [*(mark(name) for name in case.person), *(mark(name, "placement") for name in case.counted),
-                     mark("x", "placement")],
-        "unclean": [*(mark(name) for name in case.unclean), mark("x")]})
+        "reserved": [*(record(name) for name in case.person), *(record(name, "placement") for name in case.counted),
+                     record("x", "placement")],
+        "unclean": [*(record(name) for name in case.unclean), record("x")]})
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -165,7 +165,7 @@ async def test_a_reserved_count_is_written(store: Memory) -> None:
 
 
 def test_who_only_repeats_a_count_cleans_nothing() -> None:
-    read, devices = page(marks={"unclean": [mark("a"), mark("b")]}), [device(each) for each in "abcd"]
+    read, devices = page(marks={"unclean": [record("a"), record("b")]}), [device(each) for each in "abcd"]
     assert Page(out_of_service.with_reserved_count(read, devices, 0, now=NOW, by="nova")).unclean == ()
     assert out_of_service.with_reserved_count(read, devices, 0, now=NOW, by="nova", cleaned=False) is read.object
     more = Page(out_of_service.with_reserved_count(read, devices, 3, now=NOW, by="nova", cleaned=False))

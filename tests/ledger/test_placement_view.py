@@ -27,9 +27,9 @@ from tests.ledger.bookings import (
     consumer,
     device,
     domain,
-    mark,
     memory,
     page,
+    record,
     resources,
 )
 
@@ -65,20 +65,20 @@ ROWS = {
     "a host's own resources use no device": Rows([resources(consumer("s"), VCPU=2), Booking(
         device("d1"), consumer("s"), "", "booked", NOW, {"resources": {"VCPU": 1}})]),
     "reserved by an operator": Rows(reserved=2, says=(0, 2)),
-    "reserved by a person": Rows(marks={"reserved": [mark("d1")]}, says=(0, 1)),
-    "unclean": Rows(marks={"unclean": [mark("d1")]}, says=(0, 1)),
-    "quarantined": Rows(marks={"quarantined": [mark("d1")]}, says=(0, 1)),
+    "reserved by a person": Rows(marks={"reserved": [record("d1")]}, says=(0, 1)),
+    "unclean": Rows(marks={"unclean": [record("d1")]}, says=(0, 1)),
+    "quarantined": Rows(marks={"quarantined": [record("d1")]}, says=(0, 1)),
     "one with all marks counts once": Rows(
-        marks={"reserved": [mark("d1")], "quarantined": [mark("d1")], "unclean": [mark("d1")]}, says=(0, 1)),
+        marks={"reserved": [record("d1")], "quarantined": [record("d1")], "unclean": [record("d1")]}, says=(0, 1)),
     "each with an out-of-service record counts": Rows(
-        marks={"reserved": [mark("d1")], "quarantined": [mark("d2")], "unclean": [mark("d3")]}, says=(0, 3)),
+        marks={"reserved": [record("d1")], "quarantined": [record("d2")], "unclean": [record("d3")]}, says=(0, 3)),
     "marks are how the operator's count comes about": Rows(
-        marks={"reserved": [mark("d1"), mark("d2")]}, reserved=2, says=(0, 2)),
-    "the larger of both": Rows(marks={"reserved": [mark("d1")]}, reserved=3, says=(0, 3)),
+        marks={"reserved": [record("d1"), record("d2")]}, reserved=2, says=(0, 2)),
+    "the larger of both": Rows(marks={"reserved": [record("d1")]}, reserved=3, says=(0, 3)),
     "a marked one that was found running counts once": Rows(
-        [booking("d1", domain("m"))], {"reserved": [mark("d1")]}, says=(0, 1), holders={"d1": ["Domain m"]}),
+        [booking("d1", domain("m"))], {"reserved": [record("d1")]}, says=(0, 1), holders={"d1": ["Domain m"]}),
     "never more than there are": Rows(reserved=9, says=(0, 4)),
-    "records of another provider": Rows(marks={"reserved": [mark("g")], "unclean": [mark("x")]}),
+    "records of another provider": Rows(marks={"reserved": [record("g")], "unclean": [record("x")]}),
 }
 
 
@@ -127,8 +127,8 @@ def test_allocations(pages: Sequence[Page], says: placement_view.Allocations) ->
 def test_what_placement_did_not_give_is_no_allocation() -> None:
     """A domain that was found, and a device of no provider."""
     found = page([booking("d1", domain("m"), "prepared"), booking("x", consumer("s"))])
-    said = placement_view.allocations([[CARD]], [found])
-    assert [amounts for amounts in said.values() if amounts] == []
+    bookings_by_device = placement_view.allocations([[CARD]], [found])
+    assert [amounts for amounts in bookings_by_device.values() if amounts] == []
 
 
 def test_a_host_is_booked_as_something_that_no_device_is() -> None:
@@ -203,7 +203,7 @@ async def test_reserved_count_of_zero_removes_unclean_records() -> None:
     await stored(store, CARD)
     await book.book(store, HOST, [booking("d1", consumer("s"))])
     await book.release(store, HOST, "uid-s", now=LATER)
-    await book.change_page(store, HOST, lambda read: read.with_records("unclean", [mark("d1")]))
+    await book.change_page(store, HOST, lambda read: read.with_records("unclean", [record("d1")]))
     await reserve(store, 1)
     assert [one.device for one in (await book.read(store, HOST)).unclean] == [device("d1")]
     await reserve(store, 0)

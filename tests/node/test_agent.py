@@ -286,10 +286,10 @@ async def test_pods_report_that_the_hypervisor_is_away() -> None:
         for callback in hypervisor._callbacks:
             callback("")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return "it naps" in (await scene.pod("blue"))["status"].get("message", "")
 
-        await scene.reach(told, "the pod says it")
+        await scene.reach(reported, "the pod says it")
         assert (await scene.pod("blue"))["status"]["phase"] == "Running", "it is unknown that it ended"
         hypervisor.away = False
         scene.clock.advance(5)
@@ -320,15 +320,15 @@ async def test_exclusive_check_at_prepare() -> None:
                                                     "device": device.device}]}},
             "reservedFor": [{"resource": "pods", "name": "web", "uid": pod["metadata"]["uid"]}]}}, "here", subresource="status")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             found = await scene.find(kinds.POD, "web")
             return found is not None and "node-0/pci-0000-3b-00-0-vf0 is held by vmi/red" in found["status"].get("message", "")
 
-        await scene.reach(told, "the pod says who has the card")
+        await scene.reach(reported, "the pod says who has the card")
         assert [booking.state for booking in await scene.bookings()] == ["booked", "prepared"]
         before = len(await scene.events("FailedPrepareDevices"))
         for _ in range(5):
-            await scene.reach(told, "it still does")
+            await scene.reach(reported, "it still does")
             assert scene.clock is not None
             scene.clock.advance(1)
         assert len(await scene.events("FailedPrepareDevices")) == before, "the same again is not said again"
@@ -508,20 +508,20 @@ async def test_a_vmi_waits_for_the_secrets_of_its_cloud_init() -> None:
                 kinds.SECRET, "user", {"data": {"userdata": "I2Nsb3Vk/w=="}}, "here"),
         }
         for words, act in said.items():
-            await scene.reach(lambda words=words: says(scene, "blue", "SecretMissing", words), words)  # type: ignore[misc]
+            await scene.reach(lambda words=words: reports(scene, "blue", "SecretMissing", words), words)  # type: ignore[misc]
             assert not await scene.domains()
             await act()
         await scene.running("blue")
         [domain] = await scene.domains()
         assert domain.drive is not None
         assert dict(domain.drive.files)["openstack/latest/user_data"] == b"#cloud\xff"
-        await scene.reach(lambda: says_nothing(scene, "blue"), "the pod no longer says that it waits")
+        await scene.reach(lambda: reports_nothing(scene, "blue"), "the pod no longer says that it waits")
 
 
-async def says(scene: Scene, name: str, reason: str, words: str) -> bool:
+async def reports(scene: Scene, name: str, reason: str, words: str) -> bool:
     found = await scene.condition(name, "Ready")
     return found is not None and found.get("reason") == reason and words in str(found.get("message"))
 
 
-async def says_nothing(scene: Scene, name: str) -> bool:
+async def reports_nothing(scene: Scene, name: str) -> bool:
     return "message" not in (await scene.pod(name))["status"]

@@ -90,10 +90,10 @@ async def test_a_vm_binds_its_device_to_vfio_and_restores_it() -> None:
 
 async def refused(scene: Scene, *words: str) -> None:
     """Until a pod reports that its device is not prepared, in these words."""
-    async def told() -> bool:
+    async def reported() -> bool:
         return any(all(word in each for word in words) for each in await scene.events("FailedPrepareDevices"))
 
-    await scene.reach(told, f"a pod says {' and '.join(words)}")
+    await scene.reach(reported, f"a pod says {' and '.join(words)}")
 
 
 async def test_a_device_that_cannot_be_prepared_is_reported_and_retried() -> None:
@@ -102,10 +102,10 @@ async def test_a_device_that_cannot_be_prepared_is_reported_and_retried() -> Non
         await scene.machine("blue")
         why = "0000:66:00.0 is bound to no driver after it was bound to vfio-pci; the kernel's log (dmesg) says why"
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return why in await scene.events("FailedPrepareDevices")
 
-        await scene.reach(told, "the pod says why")
+        await scene.reach(reported, "the pod says why")
         assert (await scene.pod("blue"))["status"]["message"] == why
         assert not await scene.domains()
         played(scene).rejects.clear()
@@ -520,12 +520,12 @@ async def test_a_running_vm_is_reconciled_though_its_files_cannot_be_written_aga
         shutil.rmtree(cdi)
         cdi.write_text("")  # nothing can be written there
 
-    async def says(reason: str | None) -> bool:
+    async def reports(reason: str | None) -> bool:
         return bool((await scene.pod("blue"))["status"].get("reason") == reason)
 
     block()
     async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
-        await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it")
+        await scene.reach(lambda: reports("FailedPrepareDevices"), "the pod says it")
         await scene.store.patch(kinds.VMI, "blue", {"status": {vmi_actions.FIELD: [{"action": "Pause"}]}}, "here",
                                 subresource="status")
 
@@ -533,13 +533,13 @@ async def test_a_running_vm_is_reconciled_though_its_files_cannot_be_written_aga
             return conditions.is_true(await scene.running("blue"), vmi_actions.PAUSED)
 
         await scene.reach(stands, "it is paused all the same")
-        assert await says("FailedPrepareDevices")
+        assert await reports("FailedPrepareDevices")
         cdi.unlink()
-        await scene.reach(lambda: says(None), "the pod no longer says it")
+        await scene.reach(lambda: reports(None), "the pod no longer says it")
         assert "message" not in (await scene.pod("blue"))["status"]
     block()
     async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
-        await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it again")
+        await scene.reach(lambda: reports("FailedPrepareDevices"), "the pod says it again")
         assert isinstance(scene.host.hypervisor, Simulated)
         scene.host.hypervisor.simulate_end(made["metadata"]["uid"], "it was a warm day")
         await scene.phase("blue", "Failed")
@@ -563,10 +563,10 @@ async def test_a_device_that_cannot_be_unprepared_is_reported_and_retried(ends: 
         else:
             await scene.delete(kinds.VMI, "blue")
 
-        async def told() -> list[str]:
+        async def reported() -> list[str]:
             return await scene.events("FailedReleaseDevices")
 
-        [why] = await scene.reach(told, "the pod says why")
+        [why] = await scene.reach(reported, "the pod says why")
         assert "cannot be unprepared on node: [Errno 30] Read-only file system" in why
         reason, message = "FailedReleaseDevices", why
         if ends:
@@ -580,7 +580,7 @@ async def test_a_device_that_cannot_be_unprepared_is_reported_and_retried(ends: 
         for _ in range(5):
             scene.clock.advance(1)
             await scene.settle()
-        assert await told() == [why], "the same again is not said again"
+        assert await reported() == [why], "the same again is not said again"
         assert [booking.state for booking in await scene.bookings()] == ["prepared"]
         monkeypatch.undo()
 
@@ -608,11 +608,11 @@ async def test_a_vm_that_cannot_be_stopped_reports_why(monkeypatch: pytest.Monke
         monkeypatch.setattr(scene.host.hypervisor, "stop", refuse)
         await scene.delete(kinds.VMI, "blue")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             said = (await scene.pod("blue"))["status"].get("message")
             return bool(said == "libvirt cannot end it: its process does not die")
 
-        await scene.reach(told, "the pod says why")
+        await scene.reach(reported, "the pod says why")
         assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while it runs"
         monkeypatch.undo()
         await scene.empty()

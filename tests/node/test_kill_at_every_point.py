@@ -28,8 +28,8 @@ async def run_lifecycle(folder: Path, kill: Kill | None) -> LifecycleScenario:
     down, and it is started again."""
     lifecycle = await LifecycleScenario.begin(folder, kill=kill)
     with lifecycle.deaths.as_user():
-        await lifecycle.create(kinds.VM, "blue", {"runStrategy": "Always", **lifecycle.wish("template")})
-        await lifecycle.create(kinds.VM, "green", {"runStrategy": "Manual", **lifecycle.wish("own")})
+        await lifecycle.create(kinds.VM, "blue", {"runStrategy": "Always", **lifecycle.request_spec("template")})
+        await lifecycle.create(kinds.VM, "green", {"runStrategy": "Manual", **lifecycle.request_spec("own")})
         await lifecycle.ask("start", "green")
     await lifecycle.rest()
     blue, green = await runs(lifecycle, "blue"), await runs(lifecycle, "green")
@@ -67,7 +67,7 @@ async def test_a_vmi_that_is_deleted_while_it_starts_leaves_nothing(tmp_path: Pa
 
         lifecycle.while_dead = delete
         with lifecycle.deaths.as_user():
-            await lifecycle.create(kinds.VM, "blue", {"runStrategy": "Always", **lifecycle.wish("template")})
+            await lifecycle.create(kinds.VM, "blue", {"runStrategy": "Always", **lifecycle.request_spec("template")})
         await lifecycle.settle()
         if not lifecycle.deaths.places:
             with lifecycle.deaths.as_user():

@@ -35,13 +35,13 @@ async def act(lifecycle: LifecycleScenario, chance: random.Random, acts: Sequenc
     name = chance.choice(NAMES)
     match chance.choice(acts):
         case "create":
-            spec = lifecycle.wish(chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
+            spec = lifecycle.request_spec(chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
                               chance.choice(["gpus", "hostDevices"]))
             await lifecycle.create(kinds.VM, name, {"runStrategy": chance.choice(STRATEGIES), **spec})
         case "start" | "stop" | "restart" as action:
             await lifecycle.ask(action, name)
-        case "pause" | "unpause" as wish:
-            await lifecycle.nudge(wish, name)
+        case "pause" | "unpause" as request_spec:
+            await lifecycle.nudge(request_spec, name)
         case "delete":
             await lifecycle.delete(kinds.VM, name, propagation=chance.choice(["Background", "Foreground"]))
         case "drop":

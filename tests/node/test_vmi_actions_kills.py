@@ -27,7 +27,7 @@ async def stands(lifecycle: LifecycleScenario) -> bool:
 
 async def run_lifecycle(folder: Path, kill: Kill | None) -> LifecycleScenario:
     lifecycle = await LifecycleScenario.begin(folder, kill=kill)
-    spec = lifecycle.wish("template", grace=3600)
+    spec = lifecycle.request_spec("template", grace=3600)
     spec["template"]["spec"]["startStrategy"] = "Paused"
     with lifecycle.deaths.as_user():
         await lifecycle.create(kinds.VM, "blue", {"runStrategy": "Manual", **spec})

@@ -93,7 +93,7 @@ class LifecycleScenario(Scene):
 
     # -- users
 
-    def wish(self, how: str, grace: int = 0, kind: str = "hostDevices") -> Object:
+    def request_spec(self, how: str, grace: int = 0, kind: str = "hostDevices") -> Object:
         """Most of a VM's spec, with one device: by a claim that is made for each of its pods ("template"), by a claim of
         its own ("own"), or by the name of a resource ("resource")."""
         device: Object = {"name": "card", "claimName": "cards", "requestName": "card"}

@@ -95,7 +95,7 @@ def aliases(draw: Any, words: tuple[str, ...] = TRAITS) -> dict[str, str]:
     return out
 
 
-def told(
+def reported(
     host: HostState, devices: list[Object], asked: dict[str, str], *, in_placement: bool
 ) -> Iterator[tuple[Object, bool, bool]]:
     """Each device with what choosing and what the selectors say of it."""
@@ -116,7 +116,7 @@ def test_selector_agrees_with_the_pci_allocator(
     found = published(spec, report=report)
     if found is None or (not placed and "vendor_id" not in asked):
         return
-    for device, right, selected in told(*found, asked, in_placement=placed):
+    for device, right, selected in reported(*found, asked, in_placement=placed):
         if "traitsIncomplete" not in device["attributes"] or not placed:
             assert selected == right, (device, asked)
 
@@ -131,7 +131,7 @@ def test_where_there_was_no_room_for_all_traits_a_selector_never_takes_a_wrong_d
     found = published(spec, report=True)
     if found is None:
         return
-    for device, right, selected in told(*found, asked, in_placement=True):
+    for device, right, selected in reported(*found, asked, in_placement=True):
         if "provider" in device["attributes"]:
             assert "traitsIncomplete" in device["attributes"]
         assert right or not selected, (device, asked)
@@ -155,7 +155,7 @@ def test_what_a_selector_takes(name: str) -> None:
     asked, wanted = SEEN[name]
     found = published([{**MATCHES[0], "resource_class": "gpu", "traits": "a"}, MATCHES[2], MATCHES[3], MATCHES[4]], report=True)
     assert found is not None
-    seen = list(told(*found, {"name": "it", **asked}, in_placement=True))
+    seen = list(reported(*found, {"name": "it", **asked}, in_placement=True))
     address = "resource.kubernetes.io/pciBusID"
     assert {device["attributes"][address]["string"] for device, _, selected in seen if selected} == wanted
     assert all(right == selected for _, right, selected in seen)
@@ -175,7 +175,7 @@ def test_where_there_was_no_room(name: str) -> None:
     asked, wanted, taken = UNSEEN[name]
     found = published(ROOMY, report=True)
     assert found is not None
-    ((_, right, selected),) = told(*found, {"name": "it", "resource_class": "gpu", **asked}, in_placement=True)
+    ((_, right, selected),) = reported(*found, {"name": "it", "resource_class": "gpu", **asked}, in_placement=True)
     assert (right, selected) == (wanted, taken)
 
 
@@ -183,7 +183,7 @@ def test_where_there_was_no_room(name: str) -> None:
 def test_what_is_managed_from_elsewhere_is_never_given(remote: bool) -> None:
     found = published([MATCHES[2]], report=True, more={"remoteManaged": {"bool": remote}})
     assert found is not None
-    seen = list(told(*found, {"name": "it", "vendor_id": "8086", "product_id": "1889"}, in_placement=True))
+    seen = list(reported(*found, {"name": "it", "vendor_id": "8086", "product_id": "1889"}, in_placement=True))
     assert [(right, selected) for _, right, selected in seen] == [(not remote, not remote)] * 2
 
 

@@ -62,7 +62,7 @@ class SimulatedServer:
             await runner.cleanup()
 
 
-def says(status: int, body: Any, **headers: str) -> Answer:
+def answers_with(status: int, body: Any, **headers: str) -> Answer:
     async def answer(request: web.Request) -> web.Response:
         text = body if isinstance(body, str) else json.dumps(body)
         named = {key.replace("_", "-"): value for key, value in headers.items()}
@@ -72,7 +72,7 @@ def says(status: int, body: Any, **headers: str) -> Answer:
 
 
 def status(code: int, reason: str, message: str = "the server's words", **details: Any) -> Answer:
-    return says(code, {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message,
+    return answers_with(code, {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message,
                        "details": details})
 
 

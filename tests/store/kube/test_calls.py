@@ -11,7 +11,7 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import base, kube
-from tests.store.kube.simulated_server import BIG, POD, Answer, SimulatedServer, changes, says, status, streams
+from tests.store.kube.simulated_server import BIG, POD, Answer, SimulatedServer, answers_with, changes, status, streams
 
 
 def is_a_store(store: kube.Kube) -> base.Store:
@@ -69,7 +69,7 @@ CALLS: dict[str, tuple[Callable[[base.Store], Awaitable[Any]], str, str, str, An
 @pytest.mark.parametrize("name", CALLS)
 async def test_what_is_asked(backend: kube.Kube, simulated: SimulatedServer, name: str) -> None:
     call, method, path, query, body = CALLS[name]
-    simulated.answers = [streams(b"") if name.startswith("watch") else says(200, {"kind": "Thing"})]
+    simulated.answers = [streams(b"") if name.startswith("watch") else answers_with(200, {"kind": "Thing"})]
     await call(is_a_store(backend))
     request = simulated.seen[-1]
     assert (request.method, request.raw_path) == (method, path + (f"?{query}" if query else ""))
@@ -81,7 +81,7 @@ async def test_what_is_asked(backend: kube.Kube, simulated: SimulatedServer, nam
 
 @pytest.mark.parametrize(("how", "content"), kube.PATCHES.items())
 async def test_patch_types(backend: kube.Kube, simulated: SimulatedServer, how: base.PatchType, content: str) -> None:
-    simulated.answers = [says(200, {})]
+    simulated.answers = [answers_with(200, {})]
     await backend.patch(kinds.POD, "a", {}, "n", how=how)
     assert simulated.seen[0].headers["Content-Type"] == content
 
@@ -126,9 +126,9 @@ async def test_a_name_that_would_lead_to_all_of_a_kind_is_not_sent(
 
 
 async def test_list_items_have_kind_and_version(backend: kube.Kube, simulated: SimulatedServer) -> None:
-    simulated.answers = [says(200, {"metadata": {"resourceVersion": "9", "continue": "more", "remainingItemCount": 3},
+    simulated.answers = [answers_with(200, {"metadata": {"resourceVersion": "9", "continue": "more", "remainingItemCount": 3},
                                  "items": [POD, {"kind": "Own", "apiVersion": "own/v1"}]}),
-                      says(200, {"metadata": {"resourceVersion": "9"}, "items": None})]
+                      answers_with(200, {"metadata": {"resourceVersion": "9"}, "items": None})]
     listing = await backend.list(kinds.POD, "n")
     assert listing.items == [{**POD, "apiVersion": "v1", "kind": "Pod"}, {"kind": "Own", "apiVersion": "own/v1"}]
     assert (listing.revision, listing.continue_, listing.remaining) == ("9", "more", 3)
@@ -136,10 +136,10 @@ async def test_list_items_have_kind_and_version(backend: kube.Kube, simulated: S
 
 
 async def test_delete_shows_what_was_last_seen(backend: kube.Kube, simulated: SimulatedServer) -> None:
-    simulated.answers = [says(200, POD), says(200, {"kind": "Status", "status": "Success"})]
+    simulated.answers = [answers_with(200, POD), answers_with(200, {"kind": "Status", "status": "Success"})]
     assert await backend.delete(kinds.POD, "a", "n") == POD
     lingering = {**POD, "kind": "Pod"}
-    simulated.answers = [says(200, POD), says(200, lingering)]
+    simulated.answers = [answers_with(200, POD), answers_with(200, lingering)]
     assert await backend.delete(kinds.POD, "a", "n") == lingering
 
 
@@ -178,13 +178,13 @@ async def test_invalid_carries_its_causes(backend: kube.Kube, simulated: Simulat
 
 
 async def test_who_is_no_kubernetes_is_named(backend: kube.Kube, simulated: SimulatedServer) -> None:
-    simulated.answers = [says(502, "<html>Bad gateway</html>")]
+    simulated.answers = [answers_with(502, "<html>Bad gateway</html>")]
     with pytest.raises(errors.Unavailable, match=f"{simulated.url} answered 502: <html>Bad gateway"):
         await backend.get(kinds.POD, "a", "n")
-    simulated.answers = [says(200, "<html>Welcome</html>")]
+    simulated.answers = [answers_with(200, "<html>Welcome</html>")]
     with pytest.raises(errors.Unavailable, match=r"not a Kubernetes object .*Welcome"):
         await backend.get(kinds.POD, "a", "n")
-    simulated.answers = [says(302, "", Location="/login")]
+    simulated.answers = [answers_with(302, "", Location="/login")]
     with pytest.raises(errors.BadRequest, match="answered 302"):
         await backend.get(kinds.POD, "a", "n")
     assert len(simulated.seen) == 3, "a redirect is not followed"
@@ -208,7 +208,7 @@ async def test_raw_returns_the_response(backend: kube.Kube, simulated: Simulated
 
 
 async def test_a_large_body_arrives_whole_and_again(backend: kube.Kube, simulated: SimulatedServer) -> None:
-    simulated.answers = [says(429, "busy"), says(201, POD)]
+    simulated.answers = [answers_with(429, "busy"), answers_with(201, POD)]
     await backend.create(kinds.POD, BIG | {"metadata": {"name": "big", "namespace": "n"}})
     assert [len(body) > 3_000_000 for body in simulated.bodies] == [True, True]
     assert simulated.bodies[0] == simulated.bodies[1]

@@ -15,17 +15,27 @@ from aiohttp import web
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import kube, kubeconfig, pki
-from tests.store.kube.simulated_server import POD, Answer, Impatient, SimulatedServer, access_to, hang_up, says, status, streams
+from tests.store.kube.simulated_server import (
+    POD,
+    Answer,
+    Impatient,
+    SimulatedServer,
+    access_to,
+    answers_with,
+    hang_up,
+    status,
+    streams,
+)
 
 
 async def test_a_read_that_is_cut_off_is_tried_again(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
-    simulated.answers = [hang_up, hang_up, says(200, POD)]
+    simulated.answers = [hang_up, hang_up, answers_with(200, POD)]
     assert await backend.get(kinds.POD, "a", "n") == POD
     assert clock.slept == [0.1, 0.4]
 
 
 async def test_a_read_whose_answer_is_cut_off_is_tried_again(backend: kube.Kube, simulated: SimulatedServer) -> None:
-    simulated.answers = [streams(b'{"half":', cut=True), says(200, POD)]
+    simulated.answers = [streams(b'{"half":', cut=True), answers_with(200, POD)]
     assert await backend.get(kinds.POD, "a", "n") == POD
 
 
@@ -47,7 +57,7 @@ WRITES: dict[str, Callable[[kube.Kube], Awaitable[Any]]] = {
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_write_that_is_cut_off_is_not_repeated(backend: kube.Kube, simulated: SimulatedServer, name: str) -> None:
     """It may have been carried out: the second would report a Conflict with the first."""
-    simulated.answers = [says(200, POD), says(200, POD), hang_up]
+    simulated.answers = [answers_with(200, POD), answers_with(200, POD), hang_up]
     await backend.get(kinds.POD, "a", "n")  # so that the write travels on a connection that was good before
     if name != "delete":
         await backend.get(kinds.POD, "a", "n")
@@ -67,29 +77,29 @@ async def test_a_server_that_is_not_there(tmp_path: Path, clock: Impatient) -> N
 
 
 async def test_put_off_as_long_as_the_server_asks(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
-    simulated.answers = [says(429, "busy", Retry_After="7"), status(429, "TooManyRequests", retryAfterSeconds=2),
-                      says(429, "busy"), says(201, POD)]
+    simulated.answers = [answers_with(429, "busy", Retry_After="7"), status(429, "TooManyRequests", retryAfterSeconds=2),
+                      answers_with(429, "busy"), answers_with(201, POD)]
     assert await backend.create(kinds.POD, POD) == POD
     assert clock.slept == [7, 2, 1.6]
     assert simulated.bodies[0] == simulated.bodies[3] != b""
 
 
 async def test_put_off_for_too_long_or_too_often(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
-    simulated.answers = [says(429, "busy", Retry_After="3600")]
+    simulated.answers = [answers_with(429, "busy", Retry_After="3600")]
     with pytest.raises(errors.Unavailable, match="answered 429: busy") as caught:
         await backend.get(kinds.POD, "a", "n")
     assert (caught.value.retry_after, clock.slept) == (3600, [])
-    simulated.answers = [says(429, "busy", Retry_After="5")]
+    simulated.answers = [answers_with(429, "busy", Retry_After="5")]
     with pytest.raises(errors.Unavailable) as caught:
         await backend.get(kinds.POD, "a", "n")
     assert (caught.value.retry_after, clock.slept) == (5, [5, 5, 5])
 
 
 async def test_a_server_that_is_down_for_now(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
-    simulated.answers = [says(503, "starting", Retry_After="3"), says(200, POD)]
+    simulated.answers = [answers_with(503, "starting", Retry_After="3"), answers_with(200, POD)]
     assert await backend.get(kinds.POD, "a", "n") == POD
     assert clock.slept == [3]
-    simulated.answers = [says(503, "starting", Retry_After="3"), says(200, POD)]
+    simulated.answers = [answers_with(503, "starting", Retry_After="3"), answers_with(200, POD)]
     with pytest.raises(errors.Unavailable, match="starting") as caught:
         await backend.replace(kinds.POD, POD)
     assert caught.value.retry_after == 3, "a write may have passed the proxy that said so"
@@ -101,7 +111,7 @@ async def test_a_server_that_is_down_for_now(backend: kube.Kube, simulated: Simu
 def knows(token: str) -> Answer:
     async def answer(request: web.Request) -> web.StreamResponse:
         known = request.headers.get("Authorization") == f"Bearer {token}"
-        return await (says(200, POD) if known else status(401, "Unauthorized"))(request)
+        return await (answers_with(200, POD) if known else status(401, "Unauthorized"))(request)
 
     return answer
 
@@ -141,7 +151,7 @@ async def test_an_unknown_token_that_stays_is_not_tried_again(
 async def test_groups_are_one_header_each(simulated: SimulatedServer, tmp_path: Path, clock: Impatient) -> None:
     user = {"as": "bob", "as-groups": ["x", "y"]}
     store = kube.Kube(access_to(simulated.url, tmp_path, user), clock=clock, user_agent="mine/1")
-    simulated.answers = [says(200, POD)]
+    simulated.answers = [answers_with(200, POD)]
     await store.get(kinds.POD, "a", "n")
     assert simulated.seen[0].headers.getall("Impersonate-Group") == ["x", "y"]
     assert simulated.seen[0].headers["User-Agent"] == "mine/1"
@@ -153,7 +163,7 @@ async def test_a_proxy_is_asked_instead(simulated: SimulatedServer, tmp_path: Pa
     content["clusters"][0]["cluster"]["proxy-url"] = simulated.url
     (tmp_path / "config").write_text(json.dumps(content))
     store = kube.Kube(kubeconfig.load(tmp_path / "config", clock=clock, env={}), clock=clock)
-    simulated.answers = [says(200, POD)]
+    simulated.answers = [answers_with(200, POD)]
     await store.get(kinds.POD, "a", "n")
     assert simulated.seen[0].raw_path == "http://api.invalid:8080/prefix/api/v1/namespaces/n/pods/a"
     await store.close()

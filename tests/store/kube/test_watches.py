@@ -17,10 +17,10 @@ from tests.store.kube.simulated_server import (
     Answer,
     Impatient,
     SimulatedServer,
+    answers_with,
     changes,
     event,
     hang_up,
-    says,
     status,
     streams,
 )
@@ -66,7 +66,7 @@ async def test_watches_that_fail(backend: kube.Kube, simulated: SimulatedServer,
 async def test_a_watch_that_cannot_begin_is_tried_again(
     backend: kube.Kube, simulated: SimulatedServer, clock: Impatient
 ) -> None:
-    simulated.answers = [hang_up, says(429, "busy", Retry_After="4"), streams(event("ADDED", POD))]
+    simulated.answers = [hang_up, answers_with(429, "busy", Retry_After="4"), streams(event("ADDED", POD))]
     assert [change.type for change in await changes(backend)] == ["ADDED"]
     assert clock.slept == [0.1, 4]
 
@@ -98,7 +98,7 @@ async def test_watches_do_not_take_the_places_of_calls(backend: kube.Kube, simul
 
     async def waiting(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
-            return await says(200, POD)(request)
+            return await answers_with(200, POD)(request)
         if len(simulated.seen) == count:
             all_there.set()
         await release.wait()  # before the first byte: a server may be slow to grant a watch
