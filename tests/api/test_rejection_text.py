@@ -237,8 +237,8 @@ EXAMPLES: dict[str, Rejection] = {
         Code.DOMAIN_INVALID, Code.HYPERVISOR_REFUSED, Code.HYPERVISOR_AWAY)},
     "a running VM's device that left the bus": of(Code.DEVICE_VANISHED, GPU, host="node-1"),
     "a running VM's device that its driver withdrew": of(Code.DEVICE_NOT_PUBLISHED, GPU),
-    "devices that were given back": Rejection(Code.DEVICES_GIVEN_BACK, None, None, "", {"host": "node-1"}, (NOT_READY,)),
-    "devices that were given back, from where is not known": Rejection(
+    "devices that were released": Rejection(Code.DEVICES_GIVEN_BACK, None, None, "", {"host": "node-1"}, (NOT_READY,)),
+    "devices that were released, from where is not known": Rejection(
         Code.DEVICES_GIVEN_BACK, None, None, "", {"host": ""}, (NOT_READY,)
     ),
 }

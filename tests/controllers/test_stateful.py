@@ -216,14 +216,14 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if not self.failed and hasattr(self, "world"):
+            if not self.failed and hasattr(self, "scenario"):
                 self.rest()
                 self.relieve()
                 self.promises_hold()
                 self.do(self.scenario.clear())
                 self.promises_hold()
         finally:
-            if hasattr(self, "world"):
+            if hasattr(self, "scenario"):
                 self.runner.run(self.scenario.end())
                 self.traces.append(self.scenario.backend.trace.hexdigest())
             self.runner.close()

@@ -23,7 +23,7 @@ def test_one_host_is_refused_alone(tmp_path: Path) -> None:
         settings.write_text(CLASS.format("fast"))
         up.start()
         why = "host elm does not start: inventory of CUSTOM_VF on resource provider elm_0000:3B:00.0 is in use by vmi/blue"
-        assert up.tells("refused").startswith(why)
+        assert up.printed("refused").startswith(why)
         assert why in up.log()
         rows = {row.split()[0]: row.split()[1] for row in up.ok("get", "nodes").splitlines()[1:]}
         assert rows == {"elm": "NotReady,StartRefused", "oak": "Ready"}

@@ -106,7 +106,7 @@ PICKS = {
     "too few, and all are free": Pick(
         [ask("nic", count=2)], [dev("a", **VF), dev("b", **PF)], rejects=too_few(2, 1, 1), devices_rejected=[no_vf("b")]
     ),
-    "what is held is told first, the rest as it was published": Pick(
+    "what is held is reported first, the rest as it was published": Pick(
         [ask("nic")],
         [dev("c", **PF), dev("a", **PF), dev("z", **VF), dev("b", **VF)],
         held={"z": "train", "b": "train"},
@@ -120,7 +120,7 @@ PICKS = {
     "the second request gets nothing": Pick(
         [ask("x"), ask("y")], [dev("a", **VF)], rejects=no(Code.TOO_FEW_TOGETHER, wanted=2, free=1)
     ),
-    "a selector that cannot be told of a device": Pick(
+    "a selector that cannot be evaluated": Pick(
         [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF)], rejects=NO_SPEED,
         devices_rejected=(NO_SPEED.with_detail(request="nic"),),
     ),
@@ -153,7 +153,7 @@ PICKS = {
         gives=[("nic", "d")],
         marks={"a": "reserved", "b": "quarantined", "c": "unclean"},
     ),
-    "what was done to a device is told": Pick(
+    "what was done to a device is reported": Pick(
         [ask("nic")],
         [dev("a", **VF)],
         marks={"a": "quarantined"},
@@ -198,7 +198,7 @@ PICKS = {
         rejects=no(Code.POOL_UPDATING, pool=f"{DRIVER}/n"),
         devices_rejected=[no(Code.POOL_UPDATING, pool=f"{DRIVER}/n")],
     ),
-    "a counter that nobody published": Pick(
+    "a counter that was not published": Pick(
         [ask("nic")],
         CARD,
         rejects=no(Code.POOL_INVALID, pool=f"{DRIVER}/n", message="device pf uses counter set card, which is not there"),
