@@ -125,7 +125,7 @@ def _domains(books: Books) -> Iterator[str]:
 
 
 def change(old: Page, new: Page) -> Iterator[str]:
-    """Of one write of a page: what was out of service is not given to anybody new, and neither is hardware that is recorded as
+    """Of one write of a page: what was out of service is not given to a new holder, and neither is hardware that is recorded as
     held under another name."""
     had = {booking.key for booking in old.bookings}
     marked = {mark.device: which for which in OUT_OF_SERVICE_STATES for mark in old.records(which)}

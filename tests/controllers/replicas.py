@@ -267,8 +267,8 @@ class ReplicaScenario:
 
     seed: int
     clock: ManualClock = field(default_factory=ManualClock)
-    lives: list[Life] = field(default_factory=list)
-    told: bool = True  # the other driver tells from the start where its devices are
+    lives: list[ReplicaRun] = field(default_factory=list)
+    told: bool = True  # the other driver reports from the start where its devices are
 
     def __post_init__(self) -> None:
         addresses = {device.address: device.name for devices in FULL.values() for device in devices}
@@ -303,13 +303,13 @@ class ReplicaScenario:
         await self.backend.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "rack"}, "spec": {
             "driver": RACK, "pool": {"name": "rack", "generation": 1, "resourceSliceCount": 1}, "allNodes": True,
             "devices": [{"name": f"x{number}", "attributes": {"kind": {"string": "RACK"}}} for number in range(2)]}})
-        await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": "twin"}, "spec": {"selectors": [
+        await self.backend.create(kinds.DEVICE_CLASS, {"metadata": {"name": "twin"}, "spec": {"selectors": [
             {"cel": {"expression": f'device.driver == "{TWIN}"'}}]}})
         for host in HOSTS:
-            await self.home.create(kinds.RESOURCE_SLICE, {
+            await self.backend.create(kinds.RESOURCE_SLICE, {
                 "metadata": {"name": f"twin-{host}"}, "spec": self._twins(host, 1, told=self.told)})
         for kind, count in (("rack", 1), ("rack", 2), ("twin", 1), ("twin", 2)):
-            await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
+            await self.backend.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
                 "metadata": {"name": f"{kind}-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec(kind, count)}})
         self.start()
 
@@ -323,10 +323,10 @@ class ReplicaScenario:
                 "devices": [{"name": name, "attributes": attributes(name)} for name in TWINS]}
 
     async def tell(self, host: str, told: bool) -> None:
-        """The other driver tells where its devices are, or does not any more."""
+        """The other driver reports where its devices are, or does not any more."""
         piece = self.books.objects[kinds.RESOURCE_SLICE]["", f"twin-{host}"]
         generation = piece["spec"]["pool"]["generation"] + 1
-        await self.home.replace(kinds.RESOURCE_SLICE, {**piece, "spec": self._twins(host, generation, told=told)})
+        await self.backend.replace(kinds.RESOURCE_SLICE, {**piece, "spec": self._twins(host, generation, told=told)})
 
     # -- products
 

@@ -52,7 +52,7 @@ async def test_pod_group_gets_devices_all_or_nothing() -> None:
         message = await rejected(scene, "a", RejectionCode.POD_GROUP_TOO_FEW_HOSTS)
         vmi = await scene.find(kinds.VMI, "a")
         assert vmi is not None
-        assert "not enough hosts available" in "\n".join(explain.instance(await scene.cluster_objects(), vmi).text(long=True))
+        assert message in "\n".join(explain.instance(await scene.cluster_objects(), vmi).text(long=True))
 
 
 async def test_all_of_them_are_placed_when_the_last_one_is_there() -> None:

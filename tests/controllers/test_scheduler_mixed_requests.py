@@ -33,7 +33,7 @@ from outfitter.store.clock import ManualClock
 from tests.controllers import invariants, replicas
 from tests.controllers.invariants import Books, results
 from tests.controllers.numa_hosts import CONFIG, HOSTS
-from tests.controllers.replicas import RACK, SPACE, Controllers, Door, Home, Life, World
+from tests.controllers.replicas import RACK, SPACE, Controllers, ReplicaClient, ReplicaRun, ReplicaScenario, SharedBackend
 from tests.controllers.scenario import CLUSTER_OBJECTS
 
 VF, GPU = "example.com/vf", "example.com/gpu"

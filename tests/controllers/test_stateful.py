@@ -48,7 +48,7 @@ VMS = ["amber", "coral"]
 VM, STRATEGY = st.sampled_from(VMS), st.sampled_from(["Always", "Manual", "Halted"])
 CLASS, COUNT = st.sampled_from(["vf", "vf", "twin", "pf"]), st.sampled_from([1, 1, 1, 2, 3])
 SOURCE = st.sampled_from(["vf-1", "vf-1", "vf-1", "vf-2", "vf-3", "pf-1", "twin-1", "twin-1", "twin-2", *CLAIMS, *CLAIMS])
-# Devices that every host reaches, for pods; a machine could not use one of these.
+# Devices that every host reaches, for pods; a VM could not use one of these.
 ANY = st.one_of(SOURCE, st.sampled_from(["rack-1", "rack-1", "rack-2", "claim-c"]))
 SOME = st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True)
 DEVICE = st.sampled_from([f"{PF}-vf0", f"{PF}-vf1", *(f"{PF}-vf{number}" for number in range(MOST)), PF])
@@ -83,8 +83,8 @@ class Machine(stateful.RuleBasedStateMachine):
     def begin(self, *, seed: int, products: int, early: bool, machines: str, pods: str, told: bool) -> None:
         """Some products, and more that asks for devices than there are."""
         async def begin() -> None:
-            self.world = World(seed, told=told)
-            await self.world.begin()
+            self.scenario = ReplicaScenario(seed, told=told)
+            await self.scenario.begin()
             for name, kind in zip([*CLAIMS, "claim-c"], ("vf", "pf", "rack"), strict=True):
                 await self.scenario.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, 1))
             for _ in range(products - 1):
@@ -157,8 +157,8 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(host=HOST, told=st.booleans(), turns=TURNS)
     def tell(self, host: str, told: bool, turns: int) -> None:
-        """Another driver, which publishes functions of the host too, tells which these are, or does not any more."""
-        self.do(self.world.tell(host, told), turns)
+        """Another driver, which publishes functions of the host too, reports which these are, or does not any more."""
+        self.do(self.scenario.tell(host, told), turns)
 
     @stateful.rule(host=HOST, vfs=st.integers(0, MOST), turns=TURNS)
     def plug(self, host: str, vfs: int, turns: int) -> None:

@@ -50,7 +50,7 @@ GIVEN = {"hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
     "name": "a0", "resourceClaimName": "c", "attributes": {"pciAddress": "0000:3b:01.0"}}}]}
 UNRELEASED = {"type": "DevicesUnreleased", "status": "True", "reason": "FailedReleaseDevices", "message": "read-only"}
 ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
-    "a machine that runs": (
+    "a VM that runs": (
         vm.instance(cluster(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)),
         "Running",
         (),
@@ -68,17 +68,17 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Paused",
         (),
     ),
-    "a machine without a pod": (
+    "a VM without a pod": (
         vm.instance(cluster(), instance(conditions=[{"type": "Synchronized", "status": "False", "message": "no room"}])),
         "Waiting pod",
         (),
     ),
-    "a machine that failed": (
+    "a VM that failed": (
         vm.instance(cluster(), instance(phase="Failed", conditions=[{"type": "Ready", "message": "gone"}])),
         "Failed",
         (),
     ),
-    "a machine that failed and still holds its device": (
+    "a VM that failed and still holds its device": (
         vm.instance(cluster(launcher(status={"phase": "Failed", "conditions": [UNRELEASED]})), instance(phase="Failed")),
         "Failed",
         (),
@@ -88,7 +88,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Ended",
         (),
     ),
-    "a machine that waits for a device": (
+    "a VM that waits for a device": (
         vm.instance(cluster(launcher(), claims=[claim("c")], pages=[page("a", ("a0", "train"))]), instance(phase="Scheduling")),
         "Waiting devices",
         (Code.TOO_FEW_FREE,),
@@ -160,7 +160,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting node",
         (),
     ),
-    "a machine on a node that went": (
+    "a VM on a node that went": (
         vm.instance(cluster(pages=[page("z")]), instance(phase="Running", nodeName="z")),
         "Waiting node",
         (),
@@ -172,7 +172,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting node",
         (),
     ),
-    "a machine whose node may not be read": (
+    "a VM whose node may not be read": (
         vm.instance(
             replace(cluster(), nodes=[], unread=("nodes",)), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)
         ),
@@ -192,7 +192,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Waiting gates",
         (),
     ),
-    "a pod of somebody else's scheduler": (
+    "a pod of another owner's scheduler": (
         explain_pod.pod(cluster(claims=[claim("c")]), pod("c", schedulerName="volcano")),
         "Waiting scheduler",
         (),
@@ -259,7 +259,7 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
         "Deleting end",
         (),
     ),
-    "a claim that nobody uses": (
+    "a claim that is not used": (
         explain_claim.claim(cluster(), claim("c")),
         "Unused",
         (),
