@@ -57,7 +57,7 @@ def test_each_entry_and_each_device_is_explained() -> None:
 def test_what_a_group_makes_of_an_entry() -> None:
     text = shown(SPEC, "--simulate", HOSTS, "--host", "gpu-a")
     assert table(text, "device_spec[3]")[1] == "0000:65:00.0 PCI 10de:2204 CUSTOM_PCI_10DE_2204"
-    assert re.match(r"0000:b1:00\.0 PCI 10de:2204 .*but not offered: shares IOMMU group 41 with 0000:b1:00\.1",
+    assert re.match(r"0000:b1:00\.0 PCI 10de:2204 .*but not offered: it shares IOMMU group 41 with 0000:b1:00\.1",
                     table(text, "device_spec[3]")[2])
     assert "assigned together with 0000:65:00.0" in table(text, "not matched")[0]
 
@@ -222,7 +222,7 @@ def test_a_captured_tree(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "sys"):
         text = shown("device_spec: [{vendor_id: 10de}]", "--sysfs", root, "--host", "alder")
         assert "host alder\n  has 1 device\n" in text
-        assert re.search(r"0000:01:00\.0 +PCI +10de:2235 +CUSTOM_PCI_10DE_2235 +but not offered: has no IOMMU", text)
+        assert re.search(r"0000:01:00\.0 +PCI +10de:2235 +CUSTOM_PCI_10DE_2235 +but not offered: it has no IOMMU", text)
 
 
 def test_local_host_can_be_checked() -> None:
@@ -286,7 +286,7 @@ def test_a_pf_whose_vfs_are_enabled_is_not_offered() -> None:
     result = typed("check", "file.yaml", "--simulate", "1x2")
     assert result.exit_code == 0
     _, row = table(result.stdout, "device_spec[0]")
-    assert row.endswith("but not offered: has 2 virtual functions, which would go when it is taken from ice; remove them "
+    assert row.endswith("but not offered: it has 2 virtual functions, which would go when it is taken from ice; remove them "
                         "(sriov_numvfs 0), or bind it to vfio-pci, to offer it")
 
 

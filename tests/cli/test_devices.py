@@ -117,7 +117,7 @@ def test_what_is_not_offered_is_shown_when_asked_for(say: Say) -> None:
     out = say("devices", "--all", "--node", "right").out
     found = rows(out)
     assert found[f"right/{DISK}"] == ["0000:5e:00.0", "PCI", "144d:a80a", "1",
-                                      "not offered: no entry of device_spec lists 0000:5e:00.0"]
+                                      "not offered: it is listed by no entry of device_spec"]
     assert out.splitlines()[-1] == "6 devices: 6 free; 2 not offered"
     withheld = say("devices", "--state", "withheld").out
     assert list(rows(withheld)) == [f"left/{VF.format(0).removesuffix('-vf0')}", f"right/{VF.format(0).removesuffix('-vf0')}",
@@ -145,7 +145,7 @@ def test_wide_has_more_columns(say: Say) -> None:
 def test_a_tree_of_devices(say: Say) -> None:
     lines = say("devices", "-o", "tree").out.splitlines()
     assert lines[0] == "left  7 devices: 5 free, 2 held (1 unclean); 1 not offered"
-    assert lines[2] == "|  `- 0000:3b:00.0  PF  8086:1592  not offered: no entry of device_spec lists it"
+    assert lines[2] == "|  `- 0000:3b:00.0  PF  8086:1592  not offered: it is listed by no entry of device_spec"
     assert re.fullmatch(rf"\|     \|- vf0  0000:3b:01.0  VF  .*  {HELD}", lines[3])
     assert re.fullmatch(r"\|     `- vf1..vf5  0000:3b:01.1..0000:3b:01.5  VF  .*  5 free", lines[4])
     assert lines[5] == "`- NUMA node 1"
@@ -184,7 +184,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "a device of no node": (["device", "reserve", "middle/x"], 1,
                             "there is no node 'middle' with devices; there are left, right"),
     "one that is not offered": (["device", "reserve", f"right/{DISK}"], 1,
-                                f"right/{DISK} is not offered and cannot be reserved: no entry of device_spec lists 0000:5e"),
+                                f"right/{DISK} is not offered and cannot be reserved: it is listed by no entry of device_spec"),
     "history without a known name": (["history"], 2, "Missing argument '[NODE/]DEVICE'"),
     "history of an unknown device": (["history", "qq"], 1, "there is no device 'qq'; outfit devices lists them"),
     "history of what is no name": (["history", "a b"], 1, "there is no device 'a b'"),

@@ -73,11 +73,11 @@ async def test_a_pf_with_vfs_is_withheld_and_its_vfs_are_offered() -> None:
         assert await published(scene) == ["elm/-vf0", "elm/-vf1"]
         await scene.machine("blue")
         await scene.rejected("blue", RejectionCode.NO_MATCH)
-        reason = (f"{PF} has 2 virtual functions, which would go when it is taken from ice; remove them (sriov_numvfs 0), or "
+        reason = ("has 2 virtual functions, which would go when it is taken from ice; remove them (sriov_numvfs 0), or "
                   "bind it to vfio-pci, to offer it")
         inventory = await scene.store.get(kinds.HOST_INVENTORY, "elm")
         assert [one["reason"] for one in inventory["spec"]["withheld"]] == [reason]
-        assert f"offer a physical function: elm: {reason}" in await why(scene, "blue")
+        assert f"offer a physical function: elm: {PF} {reason}" in await why(scene, "blue")
         await scene.machine("green", template="one-real-vf")
         await scene.running("green")
 

@@ -106,8 +106,8 @@ async def test_unassignable_device_has_a_reason(bench: Bench) -> None:
     await bench.start(host(f"{NIC % 1}, {DISK}", "device_spec: [{product_id: '1889'}]"))
     inventory = await bench.store.get(kinds.HOST_INVENTORY, "a")
     reasons = {each["address"]: each["reason"] for each in inventory["spec"]["withheld"]}
-    assert reasons == {"0000:3b:00.0": "no entry of device_spec lists 0000:3b:00.0",
-                       "0000:65:00.0": "no entry of device_spec lists 0000:65:00.0"}
+    assert reasons == {"0000:3b:00.0": "is listed by no entry of device_spec",
+                       "0000:65:00.0": "is listed by no entry of device_spec"}
 
 
 async def test_warnings_of_a_host_are_published(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,7 +191,7 @@ async def test_what_is_withheld_is_described_as_far_as_it_is_known(bench: Bench)
         "name": SSD, "address": "0000:65:00.0", "kind": "PCI", "vendor": "10de", "product": "2204", "class": "030000"}
     assert mdev == {"name": "mdev-4b20d080-1b54-4048-85b3-a6a62d165c01", "uuid": "4b20d080-1b54-4048-85b3-a6a62d165c01",
                     "type": "nvidia-63", "parent": "0000:65:00.0",
-                    "reason": "no entry of device_spec lists 0000:65:00.0, its parent"}
+                    "reason": "has the parent 0000:65:00.0, which no entry of device_spec lists"}
 
 
 async def test_a_device_has_each_taint_once(bench: Bench) -> None:

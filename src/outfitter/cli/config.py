@@ -273,7 +273,7 @@ class _HostReport:
         for device in devices:
             traits = ", ".join(sorted(providers.traits(device, entry)))
             reason = self.stays.get(device.address)
-            note = f"but not offered: {_without(device, reason)}" if reason else ""
+            note = f"but not offered: it {reason}" if reason else ""
             head = self.along.get(device.address, device.address)
             if head != device.address:  # counted with the device that the group is named after
                 traits, note = "", f"assigned together with {head}, whose IOMMU group it shares"
@@ -288,7 +288,7 @@ class _HostReport:
         yield f"  not matched: {_count(len(devices), 'device')}"
         yield from _columns([_Row(device, self.places[device.address], (
             f"{device.vendor}:{device.product}", device.driver or "no driver",
-            _without(device, reasons[device.address]))) for device in devices])
+            reasons[device.address])) for device in devices])
 
     def placement(self, host: str, *, in_placement: bool) -> tuple[tuple[str, ...], Plan | None]:
         """What is reported to Placement; None: the host would refuse to start because of it."""
@@ -323,11 +323,6 @@ def _nothing(taken: Mapping[str, DeviceSpecEntry], compared: Mapping[str, Compar
         return "no device matches"
     return f"no device matches; the nearest is {near}, which has {' and '.join(compared[near].met)}, but not " \
            f"{' and '.join(compared[near].unmet)}"
-
-
-def _without(device: HostDevice, reason: str) -> str:
-    """A reason without the device's address, which the row shows already."""
-    return reason.removeprefix(f"{device.address} ")
 
 
 def _count(number: int, noun: str) -> str:

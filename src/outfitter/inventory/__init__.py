@@ -12,5 +12,5 @@ why not the others), `slices` and `providers` (how they are published). `simulat
 >>> [device["name"] for device in slices.describe(devices.offered)]
 ['pci-0000-3b-00-0-vf0', 'pci-0000-3b-00-0-vf1']
 >>> devices.withheld[0].reason
-'0000:3b:00.0 is used by the host through ice; bind it to vfio-pci, or list it in device_spec, to offer it'
+'is used by the host through ice; bind it to vfio-pci, or list it in device_spec, to offer it'
 """

@@ -35,7 +35,7 @@ class WithheldDevice:
     """A device that is not assignable."""
 
     device: HostDevice | Mdev
-    reason: str  # for people: why, and what would make it assignable
+    reason: str  # for people, said of the device: "is a bridge (...)": why, and what would make it assignable
     entry: DeviceSpecEntry | None = None  # of device_spec that lists it nevertheless
 
 
@@ -82,7 +82,7 @@ class _Divider:
         for mdev in sorted(self.mdevs, key=lambda mdev: mdev.uuid):
             entry = self._entry(mdev.parent)
             if self.listed is not None and entry is None:
-                withheld.append(WithheldDevice(mdev, f"no entry of device_spec lists {mdev.parent}, its parent"))
+                withheld.append(WithheldDevice(mdev, f"has the parent {mdev.parent}, which no entry of device_spec lists"))
             else:
                 offered.append(AssignableDevice(mdev, (), entry))
         withheld.sort(key=lambda entry: pci.order(entry.device.address) if isinstance(entry.device, HostDevice) else (1 << 33,))
@@ -99,30 +99,29 @@ class _Divider:
     def _reason_alone(self, device: HostDevice) -> str | None:
         """Why a device is withheld regardless of its IOMMU group; None if it is not."""
         if device.is_bridge:
-            return f"{device.address} is a bridge (class {device.class_code}); bridges are not assignable"
+            return f"is a bridge (class {device.class_code}); bridges are not assignable"
         if count := self.mdev_counts.get(device.address):
-            return (f"{device.address} has {count} mediated device{'s' if count > 1 else ''}, which are offered "
+            return (f"has {count} mediated device{'s' if count > 1 else ''}, which are offered "
                     "instead; remove them to offer the function itself")
         if device.kind.is_vf and device.parent is None:
-            return (f"{device.address} is a virtual function whose parent is not known; its physfn link must be readable to "
-                    "offer it")
+            return "is a virtual function whose parent is not known; its physfn link must be readable to offer it"
         if device.iommu_group is None:
-            return (f"{device.address} has no IOMMU group; switch the IOMMU on in the firmware and in the kernel "
-                    f"(intel_iommu=on or amd_iommu=on) to offer it")
+            return ("has no IOMMU group; switch the IOMMU on in the firmware and in the kernel (intel_iommu=on or "
+                    "amd_iommu=on) to offer it")
         return None
 
     def _reasons_of_group(self, number: int, group: list[HostDevice]) -> dict[str, str]:
         """Address -> reason for every device of an IOMMU group that cannot be offered; empty if it can."""
         wanted = {address for device in group for address in (device.address, *device.members)}
         if self.listed is not None and not wanted & self.listed.keys():
-            return {device.address: f"no entry of device_spec lists {device.address}" for device in group}
+            return {device.address: "is listed by no entry of device_spec" for device in group}
         if len(wanted) > MAX_MEMBERS:
-            return {device.address: f"{device.address} is one of {len(wanted)} functions in IOMMU group {number}; at most "
+            return {device.address: f"is one of {len(wanted)} functions in IOMMU group {number}; at most "
                                     f"{MAX_MEMBERS} can be offered as one device" for device in group}
         if (bridge := self.blocking_bridges.get(number)) is not None:
-            return {device.address: f"{device.address} shares IOMMU group {number} with the bridge {bridge.address}, which is "
-                                    f"used by the host through {bridge.driver}; free it from {bridge.driver} to offer "
-                                    f"{device.address}" for device in group}
+            return {device.address: f"shares IOMMU group {number} with the bridge {bridge.address}, which is used by the "
+                                    f"host through {bridge.driver}; free the bridge from {bridge.driver} to offer it"
+                    for device in group}
         problems = {}  # address -> what is wrong with that member
         for address in sorted(wanted, key=lambda a: (pci.order(a), a)):
             if problem := self._problem(number, self.by_address.get(address)):
@@ -130,11 +129,10 @@ class _Divider:
         reasons = {}
         for device in group if problems else ():
             if device.address in problems:
-                reasons[device.address] = f"{device.address} {problems[device.address]} to offer it"
+                reasons[device.address] = f"{problems[device.address]} to offer it"
             else:
                 other, problem = next(iter(problems.items()))
-                reasons[device.address] = (f"{device.address} shares IOMMU group {number} with {other}, which {problem} to "
-                                           f"offer both")
+                reasons[device.address] = f"shares IOMMU group {number} with {other}, which {problem} to offer both"
         return reasons
 
     def _problem(self, number: int, member: HostDevice | None) -> str | None:
@@ -151,7 +149,7 @@ class _Divider:
         if self._entry(member.address) is not None:
             return self._vfs_in_the_way(member)
         if self.listed is not None:
-            return "no entry of device_spec lists; list it too, or bind it to vfio-pci,"
+            return "is listed by no entry of device_spec; list it too, or bind it to vfio-pci,"
         if member.driver is None:
             return f"is bound to no driver; bind it to {pci.VFIO}, or list it in device_spec,"
         return f"is used by the host through {member.driver}; bind it to {pci.VFIO}, or list it in device_spec,"

@@ -253,8 +253,8 @@ class HostAudit:
         listed = {one.device.name: one.reason for one in devices.withheld if one.entry is not None}
         self._warn(host, [*result.warnings, *result.healed.findings, *result.plan.warnings,
                           *(f"unable to remove device {devices.address(name)} ({name}), which is "
-                            f"{f'not offered ({listed[name]})' if name in listed else KEPT_BECAUSE[cause]}: it is allocated, "
-                            "and stays until it is free" for name, cause in devices.left.items())])
+                            f"{f'not offered (it {listed[name]})' if name in listed else KEPT_BECAUSE[cause]}: it is "
+                            "allocated, and stays until it is free" for name, cause in devices.left.items())])
         host.single_use = devices.once
         host.devices, host.iommu_groups = result.targets, result.iommu_groups
         self._kept[host.name] = frozenset(devices.left).union(

@@ -69,7 +69,7 @@ FIELDS: Mapping[str, str] = {
     "HostInventory": "What a host has besides the devices that it offers.",
     "HostInventory.spec.withheld": "Devices that are not offered.",
     "withheld.name": "The device's name.",
-    "withheld.reason": "Why it is not offered.",
+    "withheld.reason": "Why it is not offered, said of the device: \"is a bridge ...\".",
     "withheld.address": "Its PCI address.",
     "withheld.class": "Its PCI class, in hex.",
     "withheld.driver": "The driver that has it.",

@@ -109,7 +109,7 @@ async def _devices_to_change(client: Client, words: Sequence[str], done: str) ->
     named = {device.id: device for device in await find_devices(client, words)}
     for device in named.values():
         if not device.offered and not device.records:
-            raise CommandFailed(f"{device.short} is not offered and cannot be {done}: {device.reason}")
+            raise CommandFailed(f"{device.short} is not offered and cannot be {done}: it {device.reason}")
     return list(named.values())
 
 

@@ -29,7 +29,7 @@ def state_text(device: ListedDevice, now: datetime) -> str:
     if device.leftover:
         parts = [", ".join([device.leftover, *parts])]
     if device.reason and not device.published:
-        parts.append(f"not offered: {device.reason}")
+        parts.append(f"not offered: it {device.reason}")
     elif device.bookings and not device.published and not device.leftover:
         parts.append("not published")
     parts += [_record_text(device, record_type, record, now) for record_type, record in device.records]

@@ -69,7 +69,8 @@ def _is_bridge(device: ListedDevice) -> bool:
 
 def _folded(below: Sequence[ListedDevice], now: datetime) -> Iterator[Branch]:
     """Consecutive alike devices as one line, if they are many and all free or all withheld."""
-    for _, run in groupby(below, key=lambda device: (_state(device, now), device.kind, device.product, bool(_index(device)))):
+    for _, run in groupby(below, key=lambda device: (
+            text.state_text(device, now), device.kind, device.product, bool(_index(device)))):
         alike = list(run)
         if len(alike) >= MANY and (alike[0].states in (("free",), ("withheld",))):
             yield Branch(_line(alike, now))
@@ -82,20 +83,14 @@ def _index(device: ListedDevice) -> str:
     return f"vf{match[1]}" if match else ""
 
 
-def _state(device: ListedDevice, now: datetime) -> str:
-    """The state without the device's address, so that equal reasons are equal text."""
-    state = text.state_text(device, now)
-    return state.replace(device.address, "it") if device.address and not device.offered else state
-
-
 def _line(alike: Sequence[ListedDevice], now: datetime) -> str:
     first, last = alike[0], alike[-1]
     where = [device.address or device.uuid for device in (first, last)]
     if len(alike) > 1:
         called, at = f"{_index(first)}..{_index(last)}" if _index(first) else "", f"{where[0]}..{where[1]}"
-        state = f"{len(alike)} {_state(first, now)}"
+        state = f"{len(alike)} {text.state_text(first, now)}"
     else:
-        called, at, state = _index(first), where[0], _state(first, now)
+        called, at, state = _index(first), where[0], text.state_text(first, now)
     others = [member for member in first.words("members") if member != first.address]
     at = f"{at} with {' '.join(others)}" if others else at
     return "  ".join(_some([called, at or first.id.device, first.kind, first.product, state]))

@@ -156,7 +156,7 @@ def unmade(cluster: ClusterObjects, pod: Mapping[str, Any], claims: Claims, wait
 def withheld_functions(cluster: ClusterObjects, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
     """PFs that are not offered and why, for a pod that asks for one and lacks nothing else there."""
     lacking = {host for host, refusal in waiting.hosts if refusal.seek is not None}
-    reasons = [f"{inventory['metadata']['name']}: {one['reason']}"
+    reasons = [f"{inventory['metadata']['name']}: {one.get('address') or one['name']} {one['reason']}"
                for inventory in cluster.inventories if inventory["metadata"]["name"] in lacking
                for one in (inventory.get("spec") or {}).get("withheld") or () if one.get("kind") == "PF"]
     if reasons and any(word in selector for selector in _selectors(cluster, pod, claims) for word in PHYSICAL):
