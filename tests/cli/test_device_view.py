@@ -73,7 +73,7 @@ def inventory(node: str = "node-0", **spec: Any) -> Object:
 
 
 WITHHELD = {"name": "card-vf0", "address": ADDRESS.format(0), "kind": "VF", "vendor": "8086", "product": "1889",
-            "reason": "nobody lists it"}
+            "reason": "is not listed"}
 HELD = "held by vmi/blue (claim mine) in default since 12:04"
 SHARE = {"shareID": "a", "capacity": {"memory": "4Gi"}}
 
@@ -111,9 +111,9 @@ STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...
                         ("held", "vanished"), f"vanished, {HELD}"),
     "by its taint alone": ([published(vf(0, taints=[{"key": "outfitter.dev/vanished", "effect": "NoSchedule"}]))],
                            [page(booking())], [], ("held", "vanished"), f"vanished, {HELD}"),
-    "not offered": ([], [], [inventory(withheld=[WITHHELD])], ("withheld",), "not offered: nobody lists it"),
+    "not offered": ([], [], [inventory(withheld=[WITHHELD])], ("withheld",), "not offered: it is not listed"),
     "not offered, and kept back": ([], [page(reserved=[record()])], [inventory(withheld=[WITHHELD])], ("withheld", "reserved"),
-                                   "not offered: nobody lists it; reserved by ann since 12:04: for tests"),
+                                   "not offered: it is not listed; reserved by ann since 12:04: for tests"),
     "held, and not published in slices": ([], [page(booking())], [], ("held",), f"{HELD}; not published"),
     "tainted by its driver": ([published(vf(0, taints=[{"key": "a.com/hot", "value": "yes", "effect": "NoSchedule"}]))], [], [],
                               ("free",), "free; tainted a.com/hot=yes:NoSchedule"),
@@ -280,9 +280,9 @@ def test_counts_show_further_states() -> None:
 
 
 PF = {"name": "card", "address": "0000:3b:00.0", "kind": "PF", "vendor": "8086", "product": "1592", "class": "020000",
-      "numaNode": 0, "reason": "0000:3b:00.0 is used by the host"}
+      "numaNode": 0, "reason": "is used by the host"}
 BRIDGES = [{"name": f"b{number}", "address": f"0000:00:0{number}.0", "kind": "PCI", "class": "060400", "numaNode": 0,
-            "reason": "a bridge"} for number in range(2)]
+            "reason": "is a bridge"} for number in range(2)]
 
 
 def test_a_tree_folds_what_is_free_and_alike() -> None:
