@@ -19,6 +19,7 @@ from outfitter.api.rejection import RejectionCode
 from outfitter.cel.library import quantity
 
 Key = tuple[str, str]  # namespace and name
+CLASHES = {RejectionCode.HARDWARE_HELD, RejectionCode.DEVICE_IN_USE}
 RETRIED = (failed_launches.PREPARE_FAILED, failed_launches.START_FAILED)
 KEPT = "example.com/kept"  # a finalizer of another owner
 
@@ -219,13 +220,23 @@ def _machines(books: Books) -> Iterator[str]:
         if pod["metadata"].get("deletionTimestamp"):
             if KEPT not in (pod["metadata"].get("finalizers") or ()):
                 yield f"pod {name} was deleted and is still there"
-        elif status.get("phase") == "Pending" and RejectionCode.HARDWARE_HELD not in rejection_conditions.of(pod):
+        elif status.get("phase") == "Pending" and not _has_clash(books, pod):
             yield f"pod {name} has a host and does not run: {status}"
         elif status.get("reason") in ("SyncFailed", "DomainGone") or (
-                status.get("reason") in RETRIED and not _launched_enough(instances, pod)):
+                status.get("reason") in RETRIED and not _launched_enough(instances, pod) and not _has_clash(books, pod)):
             yield f"pod {name} failed: {status}"
         if not conditions.is_true(pod, "PodScheduled"):
             yield f"pod {name} has a host and says that it has none: {status}"
+
+
+def _has_clash(books: Books, pod: Object) -> bool:
+    """Whether a pod is rejected because of hardware that another claim holds on its host under another name."""
+    if not CLASHES & set(rejection_conditions.of(pod)):
+        return False
+    names = {(pod["metadata"]["namespace"], name) for _, name in pod_claims.claim_names(pod) if name}
+    mine = {books.hardware(device) for name in names for device in results(books.objects[kinds.RESOURCE_CLAIM].get(name) or {})}
+    return any(books.hardware(booking.device) in mine and user_of(booking) == pod["spec"]["nodeName"]
+               and (booking.holder.namespace, booking.holder.name) not in names for booking in books.bookings)
 
 
 def _launched_enough(instances: Mapping[str, Object], pod: Object) -> bool:

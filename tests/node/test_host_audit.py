@@ -440,7 +440,8 @@ async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
     clock, name = SystemClock(), f"h{uuid.uuid4().hex[:8]}"
     store = Kube(cluster.access(), clock=clock)
     try:
-        played = hosts_file.parse(f"hosts: [{{name: {name}, pci: [{NIC % 140}, {DISK}]}}]").hosts
+        card = (NIC % 140).replace("driver: ice", "driver: vfio-pci")  # so that it is offered beside its VFs
+        played = hosts_file.parse(f"hosts: [{{name: {name}, pci: [{card}, {DISK}]}}]").hosts
         both = replace(app.simulated_hosts(played)[0], settings=settings(
             "device_spec: [{vendor_id: '8086', traits: 'a,b'}, {product_id: a80a, live_migratable: 'yes'}]"))
         audit = HostAudit(store, [both], clock=clock, pages=Informer(store, kinds.LEDGER_PAGE, clock=clock))

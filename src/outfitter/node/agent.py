@@ -216,6 +216,8 @@ class Agent:
             pod = await self._report.pod_running(pod, self._prepared_devices(host, pod))
             self._written[pod["metadata"]["uid"]] = pod["metadata"]["resourceVersion"]
             self._pods.put(pod)
+        elif instance is None and status_reporter.waits_for_devices(pod):
+            await self._report.clear_waiting(pod)  # it runs, and nothing else has its devices any more
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
         if (instance.get("status") or {}).get("phase") == "Scheduled":
@@ -312,7 +314,10 @@ class Agent:
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
             if vmi_actions.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
-            if missing := await self._unrecorded(host, pod, domain):
+            if missing := await self._clash(host, pod, domain):
+                if self._gives_up(host.name, pod, missing):
+                    await self._report.pod_rejected(pod, missing.rejection, failed_launches.PREPARE_FAILED)
+                    return None
                 await self._report.waiting(pod, missing.rejection)
                 return 1.0
             await self._start_domain(host, domain)
@@ -330,20 +335,23 @@ class Agent:
         self._networks.forget(pod)
         return await self._sync_running(host, pod, started)
 
-    async def _unrecorded(self, host: AgentHost, pod: Object, domain: Domain) -> Unprepared | None:
-        """Why a domain must not have what it is about to get. A driver may have published an address after its device was
-        prepared: then it is recorded now, and checked as at prepare."""
+    async def _clash(self, host: AgentHost, pod: Object, domain: Domain) -> Unprepared | None:
+        """Why a domain must not have what it is about to get: another domain has it, or another claim. A driver may have
+        published an address after its device was prepared: then it is recorded now, and checked as at prepare."""
         names = [name for _, name in pod_claims.claim_names(pod) if name]
         claims = [claim for name in names if (claim := self._claim(pod["metadata"]["namespace"], name)) is not None]
         try:
-            if not self._bookings.unrecorded(host, claims, domain.devices):
-                return None
-            self._prepared.discard(pod["metadata"]["uid"])
-            if missing := await self._missing_devices(host, pod):
-                return missing
-            await self._bookings.check_free(host, self._bookings.unrecorded(host, claims, domain.devices))
+            if self._bookings.unrecorded(host, claims, domain.devices):
+                self._prepared.discard(pod["metadata"]["uid"])
+                if missing := await self._missing_devices(host, pod):
+                    return missing
+                await self._bookings.record(host, claims, self._bookings.unrecorded(host, claims, domain.devices))
         except AlreadyHeld as error:
             return Unprepared(rejection.of_error(error, RejectionCode.PAGE_CONFLICT), host_failed=True)
+        for other in (await host.hypervisor.domains()).values() if domain.devices else ():
+            if other.uid != domain.uid and (common := set(domain.devices) & set(other.devices)):
+                return Unprepared(Rejection.of(RejectionCode.DEVICE_IN_USE, message=(
+                    f"{', '.join(sorted(common))} is in use by the domain {other.name} on {host.name}")), host_failed=True)
         return None
 
     async def _start_domain(self, host: AgentHost, domain: Domain) -> None:

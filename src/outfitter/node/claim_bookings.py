@@ -22,6 +22,8 @@ from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.informer import Informer, key_of
 
+NOTHING_FOUND: claim_hardware.Hardware = {}
+
 
 class ClaimBookings:
     def __init__(self, store: Store, preparation: ClaimPreparation, pages: Informer[Object], *, clock: Clock) -> None:
@@ -30,13 +32,17 @@ class ClaimBookings:
         self._hardware: dict[tuple[str, str], frozenset[str]] = {}  # host and claim -> what this process recorded for it
         pages.add_index("pools", lambda page: [""] if is_pool_page(page["metadata"]["name"]) else [])
 
-    async def prepare(self, host: AgentHost, claim: Object, results: Sequence[Mapping[str, str]]) -> set[str]:
+    async def prepare(
+        self, host: AgentHost, claim: Object, results: Sequence[Mapping[str, str]],
+        found: claim_hardware.Hardware = NOTHING_FOUND,
+    ) -> set[str]:
         """Record what is allocated to the claim as prepared, and return those of its devices that are not booked for it yet:
         of this host, and of other drivers that say which hardware they are. None, once all are recorded. AlreadyHeld: another
-        claim has one of them, or its hardware under another name."""
+        claim has one of them, or its hardware under another name. `found`: hardware of devices that their drivers do not
+        publish now."""
         uid = claim["metadata"]["uid"]
         held = [(name, await book.read(self._store, name)) for name in self._pages_of(host, results)]
-        hardware = await self._known_hardware(host, results, [page for _, page in held])
+        hardware = {**await self._known_hardware(host, results, [page for _, page in held]), **found}
         booked = {booking.device for _, page in held for booking in page.of(uid)}
         own = {device for device in map(_device, results) if (device.driver, device.pool) == (host.driver, host.name)}
         missing = {device for device in map(_device, _exclusive(results)) if device in hardware or device in own} | own
@@ -53,7 +59,8 @@ class ClaimBookings:
                 used = [host.device(each) for each in sorted({device.device for device in own} & host.single_use)]
                 await book.set_state(self._store, name, uid, "prepared", now=now, unclean=used if name == host.name else (),
                                      hardware=hardware, node="" if name == host.name else host.name)
-        mine = (hardware.get(device, ()) for device in map(_device, results))
+        recorded = {booking.device: booking.hardware for _, page in held for booking in page.of(uid)} | hardware
+        mine = (recorded.get(device, ()) for device in map(_device, results))
         self._hardware[host.name, uid] = frozenset(key for keys in mine for key in keys)
         return {device.device for device in missing}
 
@@ -96,10 +103,20 @@ class ClaimBookings:
         known = (self._hardware.get((host.name, claim["metadata"]["uid"]), frozenset()) for claim in claims)
         return {hardware_key(source) for source in sources}.difference(*known)
 
-    async def check_free(self, host: AgentHost, hardware: Collection[str]) -> None:
-        """AlreadyHeld: hardware that comes from no claim (a device plugin's) is prepared for one."""
+    async def record(self, host: AgentHost, claims: Sequence[Object], hardware: Collection[str]) -> None:
+        """Record hardware that a domain is about to get, and that no driver publishes now, for the device of its claims of
+        which nothing is known. AlreadyHeld: another claim has it; also where it comes from no claim (a device plugin's)."""
+        for claim in claims if hardware else ():
+            results = allocation_results(claim)
+            pages = [await book.read(self._store, name) for name in self._pages_of(host, results)]
+            for booking in (booking for page in pages for booking in page.of(claim["metadata"]["uid"])):
+                if booking.counted and not booking.hardware:
+                    await self.prepare(host, claim, results, {booking.device: tuple(sorted(hardware))})
+                    return
+        own = {claim["metadata"]["uid"] for claim in claims}
         for booking in (await book.read(self._store, host.name)).bookings if hardware else ():
-            if booking.state == "prepared" and booking.counted and not set(hardware).isdisjoint(booking.hardware):
+            if (booking.state == "prepared" and booking.counted and booking.holder.uid not in own
+                    and not set(hardware).isdisjoint(booking.hardware)):
                 raise held_error(booking)
 
     async def release(self, host: AgentHost, namespace: str, claim: str) -> bool:
@@ -140,6 +157,10 @@ def _device(result: Mapping[str, str]) -> DeviceId:
 def _exclusive(results: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
     """Admin access holds no hardware."""
     return [result for result in results if not result.get("adminAccess")]
+
+
+def allocation_results(claim: Object) -> list[Mapping[str, str]]:
+    return (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or []
 
 
 def ours(host: AgentHost, results: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
