@@ -78,11 +78,11 @@ async def taken(scene: Scene, name: str) -> list[Rejection]:
     return found
 
 
-async def refused(scene: Scene, name: str) -> str:
+async def refused(scene: Scene, name: str, why: RejectionCode = RejectionCode.HARDWARE_HELD) -> str:
     """Once the host refuses to prepare a VM's devices because of their hardware: the message."""
     async def check() -> str | None:
         found = await scene.find(kinds.VMI, name) or {}
-        code = f"{rejection_conditions.PREFIX}{RejectionCode.HARDWARE_HELD}"
+        code = f"{rejection_conditions.PREFIX}{why}"
         return str((conditions.find(found, code) or {}).get("message") or "")
 
     return await scene.reach(check, f"{name} is refused at prepare")
@@ -225,6 +225,28 @@ async def test_an_address_that_is_published_late_is_refused_at_prepare() -> None
         await scene.delete(kinds.VMI, "blue")
         await scene.running("green")
         assert await sources(scene) == [VF]
+
+
+async def test_partitions_of_one_function_do_not_run_in_two_vms() -> None:
+    """Their driver lets pods share the card by counters; a VM gets the whole function."""
+    async with embedded(vfs=0) as scene:
+        pool = {"driver": OTHER, "nodeName": "node-0", "pool": {"name": "others", "generation": 1, "resourceSliceCount": 2}}
+        takes = [{"counterSet": "card", "counters": {"slots": {"value": "1"}}}]
+        await scene.create(kinds.RESOURCE_SLICE, "counters", {
+            **pool, "sharedCounters": [{"name": "card", "counters": {"slots": {"value": "2"}}}]})
+        await scene.create(kinds.RESOURCE_SLICE, "halves", {**pool, "devices": [
+            {"name": name, "attributes": {"pciAddress": text("0000:99:00.0")}, "consumesCounters": takes}
+            for name in ("half-0", "half-1")]})
+        await scene.create(kinds.DEVICE_CLASS, "others", {"selectors": [{"cel": {
+            "expression": f'device.driver == "{OTHER}"'}}]})
+        await machine(scene, "blue", "others")
+        await scene.running("blue")
+        await machine(scene, "green", "others")
+        message = await refused(scene, "green", RejectionCode.DEVICE_IN_USE)
+        assert all(word in message for word in ("0000:99:00.0", "here_blue"))
+        assert await sources(scene) == ["0000:99:00.0"]
+        await scene.delete(kinds.VMI, "blue")
+        await scene.running("green")
 
 
 async def test_mediated_devices_by_their_uuid() -> None:
