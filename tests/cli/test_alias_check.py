@@ -55,6 +55,15 @@ def test_what_an_alias_matches(name: str) -> None:
     assert (useless in text.splitlines()) == ("another class" in name)
 
 
+def test_the_nearest_device_is_one_of_the_vendor() -> None:
+    Path("mixed.yaml").write_text(
+        "hosts: [{name: elm, pci: [{address: 0000:3b:00.0, vendor: 8086, product: 1521, class: 020000}, "
+        "{address: 0000:65:00.0, vendor: 10de, product: 2236, class: 030200}]}]")
+    conf = "device_spec: [{vendor_id: 8086}, {vendor_id: 10de}]\nalias: [{name: a, vendor_id: 10de, product_id: 9999}]"
+    assert table(shown(conf, "--simulate", "mixed.yaml"), "  alias a: ") == [
+        "matches nothing; the nearest is 0000:65:00.0, which has the ids 10de:2236, not 10de:9999"]
+
+
 def test_an_alias_of_one_host_is_not_missed_on_the_others() -> None:
     conf = f"device_spec:\n{GPUS}{BY_IDS.rstrip()[:-1]}, {{name: b, vendor_id: 1af4, product_id: 1000}}]"
     text = shown(conf, "--simulate", HOSTS)

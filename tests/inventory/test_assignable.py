@@ -142,7 +142,7 @@ def test_function_with_mediated_devices_is_not_assignable_as_a_whole() -> None:
     one, two = mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A), mdev("4b20d080-1b54-4048-85b3-a6a62d165c02", B)
     answer = assignable.assignable([gpu(A)], [one])
     assert [entry.name for entry in answer.offered] == [one.name]
-    assert "has 1 mediated device, which are offered instead" in answer.withheld[0].reason
+    assert "has 1 mediated device, which is offered instead" in answer.withheld[0].reason
     names, reasons = listed([gpu(A, driver="nvidia"), gpu(B, driver="nvidia", iommu_group=21)], [{"address": A}], [two, one])
     assert names == [one.name]
     assert reasons[two.name] == f"has the parent {B}, which no entry of device_spec lists"

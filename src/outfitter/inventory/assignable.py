@@ -101,8 +101,8 @@ class _Divider:
         if device.is_bridge:
             return f"is a bridge (class {device.class_code}); bridges are not assignable"
         if count := self.mdev_counts.get(device.address):
-            return (f"has {count} mediated device{'s' if count > 1 else ''}, which are offered "
-                    "instead; remove them to offer the function itself")
+            which, them = ("devices, which are", "them") if count > 1 else ("device, which is", "it")
+            return f"has {count} mediated {which} offered instead; remove {them} to offer the function itself"
         if device.kind.is_vf and device.parent is None:
             return "is a virtual function whose parent is not known; its physfn link must be readable to offer it"
         if device.iommu_group is None:

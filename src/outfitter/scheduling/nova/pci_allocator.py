@@ -50,7 +50,7 @@ def why_not(host: HostState, request: AliasRequest, device: PciDevice) -> Reject
         if not mismatches:
             return None
         cause = Rejection(RejectionCode.ALIAS_MISMATCH, device.id, detail={
-            "alias": request.alias, **mismatches[0], "failed": len(mismatches)})
+            "alias": request.alias, **mismatches[0], "failed": _distance(spec, device, mismatches)})
         causes += [cause] if cause not in causes else []
     if len(causes) == 1:
         return causes[0]
@@ -61,7 +61,12 @@ def why_not(host: HostState, request: AliasRequest, device: PciDevice) -> Reject
 
 def mismatch_count(host: HostState, request: AliasRequest, device: PciDevice) -> int:
     """How far a device is from what a request asks for: of the spec that it is nearest to."""
-    return min(len(list(_mismatches(host, request, spec, device))) for spec in request.specs)
+    return min(_distance(spec, device, list(_mismatches(host, request, spec, device))) for spec in request.specs)
+
+
+def _distance(spec: Spec, device: PciDevice, mismatches: Sequence[object]) -> int:
+    """Another product of the vendor is nearer than a device of another vendor."""
+    return len(mismatches) + (spec.vendor not in (None, device.vendor))
 
 
 def _mismatches(host: HostState, request: AliasRequest, spec: Spec, device: PciDevice) -> Iterator[Mapping[str, object]]:
