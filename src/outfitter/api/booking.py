@@ -171,8 +171,6 @@ def record_of(raw: Object) -> OutOfServiceRecord:
 
 # -- entries of a page, of which some may be malformed: in a cluster a user with the right can write anything into a page
 
-TEXTS = ("driver", "pool", "device")
-HOLDER_TEXTS = ("kind", "name", "uid")
 AMOUNTS = ("resources", "cells", "cpus", "counters", "capacity")  # fields of an amount that are objects
 UNKNOWN = "Unknown"  # the kind of a holder that cannot be read
 
@@ -255,15 +253,18 @@ def _not_a_list(page: Object, which: str) -> Iterator[MalformedEntry]:
 
 
 def _problem(raw: Any) -> tuple[str, str] | None:
-    """What is wrong with a booking: the field of it, and what it must be; None: nothing."""
+    """What is wrong with a booking: the field of it, and what it must be; None: nothing. Called for every booking of every
+    version of a page, so written out instead of looping over the fields."""
     if (problem := _device_problem(raw)) is not None:
         return problem
     holder = raw.get("holder")
-    if not isinstance(holder, dict) or not all(isinstance(holder.get(key), str) for key in HOLDER_TEXTS):
+    if not (isinstance(holder, dict) and isinstance(holder.get("kind"), str) and isinstance(holder.get("name"), str)
+            and isinstance(holder.get("uid"), str)):
         return ".holder", "must be an object with the texts kind, name and uid"
-    for key in ("state", "since"):
-        if not isinstance(raw.get(key), str):
-            return f".{key}", "must be a text"
+    if not isinstance(raw.get("state"), str):
+        return ".state", "must be a text"
+    if not isinstance(raw.get("since"), str):
+        return ".since", "must be a text"
     amount = raw.get("amount") or {}
     if not isinstance(amount, dict):
         return ".amount", "must be an object"
@@ -271,9 +272,12 @@ def _problem(raw: Any) -> tuple[str, str] | None:
         for key in AMOUNTS:
             if not isinstance(amount.get(key) or {}, dict):
                 return f".amount.{key}", "must be an object"
-    hardware = raw.get("hardware") or []
-    if not isinstance(hardware, list | tuple) or not all(isinstance(key, str) for key in hardware):
-        return ".hardware", "must be a list of texts"
+    if hardware := raw.get("hardware"):
+        if not isinstance(hardware, list):
+            return ".hardware", "must be a list of texts"
+        for key in hardware:
+            if not isinstance(key, str):
+                return ".hardware", "must be a list of texts"
     return None
 
 
@@ -286,6 +290,7 @@ def _device_problem(raw: Any) -> tuple[str, str] | None:
     if not isinstance(raw, dict):
         return "", "must be an object"
     device = raw.get("device")
-    if not isinstance(device, dict) or not all(isinstance(device.get(key), str) for key in TEXTS):
+    if not (isinstance(device, dict) and isinstance(device.get("driver"), str) and isinstance(device.get("pool"), str)
+            and isinstance(device.get("device"), str)):
         return ".device", "must be an object with the texts driver, pool and device"
     return None
