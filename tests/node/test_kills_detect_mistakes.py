@@ -14,7 +14,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.vm_claims import VmClaims
-from outfitter.errors import StartupRefused
+from outfitter.errors import NotReady, StartupRefused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node.agent import Agent
@@ -145,13 +145,13 @@ def in_place(patch: Patch) -> None:
 
 
 def end_forgotten_first(patch: Patch) -> None:
-    def put_away(self: Simulated, uid: str) -> None:
+    def delete(self: Simulated, uid: str) -> None:
         domain = self._domains.pop(uid, None) or self._ended.pop(uid, (None, None))[0]
         if domain is not None:
             self._path(domain).with_suffix(".xml.ended").unlink(missing_ok=True)
             self._path(domain).unlink(missing_ok=True)
 
-    patch.setattr(Simulated, "_put_away", put_away)
+    patch.setattr(Simulated, "_delete", delete)
 
 
 def nothing_adopted(patch: Patch) -> None:
@@ -220,6 +220,6 @@ async def lives(folder: Path) -> None:
 @pytest.mark.parametrize("name", MISTAKES)
 async def test_a_mistake_is_found(name: str, monkeypatch: Patch, tmp_path: Path) -> None:
     MISTAKES[name](monkeypatch)
-    with pytest.raises((AssertionError, StartupRefused, TimeoutError, ValueError)) as found:
+    with pytest.raises((AssertionError, NotReady, StartupRefused, TimeoutError, ValueError)) as found:
         await lives(tmp_path)
     print(f"{name}: {str(found.value).splitlines()[0]}")
