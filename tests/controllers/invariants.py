@@ -222,7 +222,7 @@ def _machines(books: Books) -> Iterator[str]:
                 yield f"pod {name} was deleted and is still there"
         elif status.get("phase") == "Pending" and not _has_clash(books, pod):
             yield f"pod {name} has a host and does not run: {status}"
-        elif (status.get("reason") in ("SyncFailed", "DomainGone") and not _got_twins(books, pod)) or (
+        elif status.get("reason") in ("SyncFailed", "DomainGone") or (
                 status.get("reason") in RETRIED and not _launched_enough(instances, pod) and not _has_clash(books, pod)):
             yield f"pod {name} failed: {status}"
         if not conditions.is_true(pod, "PodScheduled"):
@@ -230,23 +230,14 @@ def _machines(books: Books) -> Iterator[str]:
 
 
 def _has_clash(books: Books, pod: Object) -> bool:
-    """Whether a pod is rejected because of hardware that another claim holds on its host under another name."""
+    """Whether a pod is rejected because hardware is held on its host under another name, by another claim or its own."""
     if not CLASHES & set(rejection_conditions.of(pod)):
         return False
     names = {(pod["metadata"]["namespace"], name) for _, name in pod_claims.claim_names(pod) if name}
-    mine = {books.hardware(device) for name in names for device in results(books.objects[kinds.RESOURCE_CLAIM].get(name) or {})}
-    return any(books.hardware(booking.device) in mine and user_of(booking) == pod["spec"]["nodeName"]
-               and (booking.holder.namespace, booking.holder.name) not in names for booking in books.bookings)
-
-
-def _got_twins(books: Books, pod: Object) -> bool:
-    """Whether no domain can be built for a pod that asks for several devices of the other driver: two were one function, which
-    the driver published after they were booked."""
-    names = {(pod["metadata"]["namespace"], name) for _, name in pod_claims.claim_names(pod) if name}
-    claims = [books.objects[kinds.RESOURCE_CLAIM].get(name) or {} for name in names]
-    return RejectionCode.DOMAIN_INVALID in rejection_conditions.of(pod) and any(
-        request["exactly"]["deviceClassName"] == "twin" and request["exactly"].get("count", 1) > 1
-        for claim in claims for request in claim.get("spec", {}).get("devices", {}).get("requests", ()))
+    mine = [books.hardware(device) for name in names for device in results(books.objects[kinds.RESOURCE_CLAIM].get(name) or {})]
+    return len(set(mine)) < len(mine) or any(
+        books.hardware(booking.device) in mine and user_of(booking) == pod["spec"]["nodeName"]
+        and (booking.holder.namespace, booking.holder.name) not in names for booking in books.bookings)
 
 
 def _launched_enough(instances: Mapping[str, Object], pod: Object) -> bool:

@@ -16,6 +16,7 @@ from outfitter import app
 from outfitter.api import admission, conditions, kinds, rejection_conditions
 from outfitter.api.device import hardware_of
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import failed_launches
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.ledger_mirror import LedgerMirror
@@ -24,6 +25,7 @@ from outfitter.controllers.vmi import VmiController
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
+from outfitter.node.pod_preparation import PREPARE_PATIENCE
 from outfitter.scheduling.explain import vm as explain
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.clock import ManualClock
@@ -86,6 +88,17 @@ async def refused(scene: Scene, name: str, why: RejectionCode = RejectionCode.HA
         return str((conditions.find(found, code) or {}).get("message") or "")
 
     return await scene.reach(check, f"{name} is refused at prepare")
+
+
+async def launches(scene: Scene, name: str) -> list[str]:
+    """Once a host has failed a VM for long enough: the hosts on which its launch failed."""
+    assert scene.clock is not None
+    scene.clock.advance(PREPARE_PATIENCE)
+
+    async def check() -> list[str]:
+        return [launch.host for launch in failed_launches.of(await scene.find(kinds.VMI, name) or {})]
+
+    return await scene.reach(check, f"another host is tried for {name}")
 
 
 async def explained(scene: Scene, name: str) -> str:
@@ -245,8 +258,25 @@ async def test_partitions_of_one_function_do_not_run_in_two_vms() -> None:
         message = await refused(scene, "green", RejectionCode.DEVICE_IN_USE)
         assert all(word in message for word in ("0000:99:00.0", "here_blue"))
         assert await sources(scene) == ["0000:99:00.0"]
+        assert await launches(scene, "green") == ["node-0"]
         await scene.delete(kinds.VMI, "blue")
+        assert scene.clock is not None
+        scene.clock.advance(60)  # until then the host is not tried again
         await scene.running("green")
+
+
+async def test_two_names_in_one_claim_that_turn_out_to_be_one_function_are_refused_at_start() -> None:
+    """The VM is not failed for good: on another host the two are two."""
+    async with embedded(vfs=0) as scene:
+        await publish(scene, {"one": {}, "two": {}})
+        await machine(scene, "green", "others", "others")
+        await scene.settle()
+        both = {name: {"pciAddress": text(VF)} for name in ("one", "two")}
+        await scene.store.patch(kinds.RESOURCE_SLICE, "others", {"spec": slice_spec(both, 2)})
+        message = await refused(scene, "green")
+        assert all(word in message for word in ("one", "two", VF))
+        assert await sources(scene) == []
+        assert await launches(scene, "green") == ["node-0"]
 
 
 async def test_mediated_devices_by_their_uuid() -> None:

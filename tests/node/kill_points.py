@@ -35,12 +35,12 @@ When = Literal["before", "after"]
 # What the product is doing, by the innermost of these functions that it is in.
 STEPS = {
     ("outfitter.controllers.scheduler", "reconcile"): "book",
-    ("outfitter.node.agent", "_prepare"): "prepare",
+    ("outfitter.node.pod_preparation", "_prepare"): "prepare",
     ("outfitter.node.agent", "_start"): "start",
     ("outfitter.node.agent", "_end"): "stop",
     ("outfitter.node.claim_bookings", "release"): "release",
     ("outfitter.node.agent", "_sweep"): "sweep",
-    ("outfitter.controllers.pod_claims", "_free"): "free",
+    ("outfitter.controllers.claim_deallocation", "_free"): "free",
     ("outfitter.controllers.vmi", "_relaunch"): "relaunch",
 }
 

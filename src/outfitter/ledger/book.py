@@ -71,14 +71,16 @@ async def set_state(
             return page.with_state(uid, state)
         if twin := hardware_rival(page.of(uid), [each for each in page.bookings if each.node == node], hardware):
             raise hardware_error(*twin)
-        page = Page(page.with_hardware(uid, hardware))
         bookings = page.of(uid)
+        if any(hardware.get(booking.device, booking.hardware) != booking.hardware for booking in bookings):
+            page = Page(page.with_hardware(uid, hardware))
         for booking in bookings:
             for rival in page.rivals(booking):
                 if rival.state == "prepared":
                     raise AlreadyHeld(booking.device.short, by=str(rival.holder), since=rival.since)
         used = [booking for booking in bookings if booking.device in unclean]
-        return record_used_once(Page(page.with_state(uid, state, moment)), used, moment)
+        changed = page.with_state(uid, state, moment)
+        return record_used_once(Page(changed), used, moment) if used else changed
 
     page = await change_page(store, host, change)
     return page.of(uid)

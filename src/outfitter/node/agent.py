@@ -6,22 +6,23 @@ release the devices, delete the pod. Every step may be repeated; a step that was
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable
 
-from outfitter.api import kinds, launcher_environment, rejection
-from outfitter.api.hypervisor import BY_USER, Builder, Domain
+from outfitter.api import kinds, rejection
+from outfitter.api.hypervisor import Builder, Domain
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, pod_claims, vm, vmi_actions
+from outfitter.api.kubevirt import device_status, failed_launches, pod_claims, vm
 from outfitter.api.rejection import Rejection, RejectionCode
-from outfitter.errors import AlreadyHeld, BindFailed, HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
-from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter, watch_filter
+from outfitter.errors import HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
+from outfitter.node import networks, secrets, status_reporter, watch_filter
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.domain_builder import DomainBuilder
 from outfitter.node.networks import Networks
+from outfitter.node.pod_preparation import PodPreparation, Unprepared
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.node.vmi_actions import VmiActions
 from outfitter.store.base import Store
@@ -32,18 +33,6 @@ from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 SWEEP = "host|"  # a key of this form: stop and release what no pod of the host uses
-# Why a host cannot prepare a device until an operator changes it: another host is tried at once.
-IMPOSSIBLE = frozenset({RejectionCode.VFS_PRESENT, RejectionCode.IOMMU_GROUP_SHARED})
-PREPARE_PATIENCE = 60.0  # seconds for which a host may fail to prepare a VMI's devices before another host is tried
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unprepared:
-    """Why a pod's devices are not prepared."""
-
-    rejection: Rejection
-    host_failed: bool = False  # the host could not do it; else something is still to be written for the pod
-    final: bool = False  # no host could
 
 
 class Agent:
@@ -65,20 +54,19 @@ class Agent:
         audit: Callable[[str], None],
     ) -> None:
         """`audit` has a host audited soon."""
-        self._store, self._build, self._preparation = store, build, preparation
+        self._store, self._preparation = store, preparation
         self._report = StatusReporter(store, clock=clock, events=events)
         self._networks = Networks(store, self._claim)
+        self._domains = DomainBuilder(store, build, preparation, self._networks, self._claim)
         self._actions = VmiActions(store, self._report, clock=clock)
         self._bookings = ClaimBookings(store, preparation, pages, clock=clock)
+        self._devices = PodPreparation(self._bookings, preparation, self._claim, clock=clock, audit=audit)
         self.hosts = {host.name: host for host in hosts}
         self.queue = WorkQueue(clock, age=pods.age)
         self._pods, self._instances, self._claims = pods, instances, claims
-        self._prepared: set[str] = set()  # pods whose devices are prepared; a new process checks again
         self._written: dict[str, str] = {}  # pod or VMI -> the revision at which this process wrote that it runs
         self._starting: set[str] = set()  # VMIs whose domains are being started
         self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
-        self._failing: dict[str, float] = {}  # pods whose devices this host fails to prepare -> since when, monotonic
-        self._monotonic, self._audit = clock.monotonic, audit
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
         pods.add_index("claim", pod_claims.claim_keys)
@@ -98,10 +86,9 @@ class Agent:
         assert pod is not None
         node = pod["spec"].get("nodeName")
         if new is None:
-            self._prepared.discard(pod["metadata"]["uid"])
+            self._devices.forget(pod["metadata"]["uid"])
             self._shutdown_requested.discard(pod["metadata"]["uid"])
             self._written.pop(pod["metadata"]["uid"], None)
-            self._failing.pop(pod["metadata"]["uid"], None)
             self._networks.forget(pod)
         if node not in self.hosts:
             return
@@ -194,15 +181,8 @@ class Agent:
         if instance is not None and pod["status"].get("phase") == "Running" and _runs(instance):
             return await self._sync_running(host, pod, instance)
         starts = instance is not None or pod["status"].get("phase") != "Running"
-        if missing := (_host_refused(host) if starts else None) or await self._missing_devices(host, pod):
-            if missing.final:
-                await self._report.pod_rejected(pod, missing.rejection, status_reporter.SYNC_FAILED)
-                return None  # its end releases the devices
-            if instance is not None and self._gives_up(host.name, pod, missing):
-                await self._report.pod_rejected(pod, missing.rejection, failed_launches.PREPARE_FAILED)
-                return None  # its end releases what was prepared, and the VMI is launched elsewhere
-            await self._report.waiting(pod, missing.rejection)
-            return 1.0
+        if missing := (_host_refused(host) if starts else None) or await self._devices.prepare(host, pod):
+            return await self._not_prepared(host, pod, missing, elsewhere=instance is not None)
         if instance is None and instance_key and pod["status"].get("phase") != "Running":
             return None  # a watch update of the VMI wakes the pod, or deletes it with the VMI
         if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *vm.FINAL):
@@ -233,7 +213,7 @@ class Agent:
             await self._report.domain_ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
             return None
         pod = await self._actions.carry_out(host, pod, instance, domain)
-        if missing := await self._missing_devices(host, pod):
+        if missing := await self._devices.prepare(host, pod):
             await self._report.waiting(pod, missing.rejection)
             return 1.0
         await self._report.clear_waiting(pod)
@@ -246,55 +226,18 @@ class Agent:
                    for name, claim in claims if (results := pod_claims.allocation_results(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(devices)}" if devices else ""
 
-    def _gives_up(self, host: str, pod: Object, missing: Unprepared) -> bool:
-        """Whether the host has failed to prepare the pod's devices for long enough, or cannot at all. A new process begins to
-        count again."""
-        uid = pod["metadata"]["uid"]
-        if not missing.host_failed:
-            self._failing.pop(uid, None)
-            return False
-        if missing.rejection.code in IMPOSSIBLE:
-            self._audit(host)  # which withholds the device
-            return True
-        now = self._monotonic()
-        return now - self._failing.setdefault(uid, now) >= PREPARE_PATIENCE
-
-    async def _missing_devices(self, host: AgentHost, pod: Object) -> Unprepared | None:
-        """Why a pod's devices are not prepared yet; None once they are."""
-        if pod["metadata"]["uid"] in self._prepared:
-            return None
-        if (missing := await self._prepare(host, pod)) is None:
-            self._prepared.add(pod["metadata"]["uid"])
-            self._failing.pop(pod["metadata"]["uid"], None)
-        return missing
-
-    async def _prepare(self, host: AgentHost, pod: Object) -> Unprepared | None:
-        """Prepare everything that is allocated to the pod's claims here; else why it is not."""
-        for name, claim_name in pod_claims.claim_names(pod):
-            claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
-            if claim is None:
-                return Unprepared(Rejection.of(RejectionCode.CLAIM_MISSING, claim=claim_name or name, entry=name))
-            allocation = (claim.get("status") or {}).get("allocation")
-            if not allocation:
-                return Unprepared(Rejection.of(RejectionCode.CLAIM_NOT_ALLOCATED, claim=claim_name))
-            users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
-            if users and users[0]["uid"] != pod["metadata"]["uid"] and vm.launches(pod):
-                return Unprepared(Rejection.of(RejectionCode.CLAIM_IN_USE, claim=claim_name, pods=(users[0]["name"],)))
-            if (unnamed := pod_claims.missing_request(pod, name, claim)) is not None:
-                return Unprepared(unnamed, final=True)
-            results = (allocation.get("devices") or {}).get("results") or ()
-            try:
-                if unbooked := await self._bookings.prepare(host, claim, results):
-                    return Unprepared(Rejection.of(RejectionCode.NOT_BOOKED, devices=tuple(sorted(unbooked)), claim=claim_name,
-                                                   host=host.name))
-                await self._preparation.prepare(host, claim, claim_bookings.ours(host, results))
-            except AlreadyHeld as error:
-                return Unprepared(rejection.of_error(error, RejectionCode.PAGE_CONFLICT), host_failed=True)
-            except BindFailed as error:
-                return Unprepared(rejection.of_error(error, RejectionCode.DRIVER_NOT_BOUND), host_failed=True)
-            except NotReady as error:
-                return Unprepared(rejection.of_error(error, RejectionCode.PREPARE_FAILED), host_failed=True)
-        return None
+    async def _not_prepared(
+        self, host: AgentHost, pod: Object, missing: Unprepared, *, elsewhere: bool = True
+    ) -> float | None:
+        """Report why a pod does not run yet, or end it. `elsewhere`: another host may be tried."""
+        if missing.final:
+            await self._report.pod_rejected(pod, missing.rejection, status_reporter.SYNC_FAILED)
+            return None  # its end releases the devices
+        if elsewhere and self._devices.gives_up(host.name, pod, missing):
+            await self._report.pod_rejected(pod, missing.rejection, failed_launches.PREPARE_FAILED)
+            return None  # its end releases what was prepared, and the VMI is launched elsewhere
+        await self._report.waiting(pod, missing.rejection)
+        return 1.0
 
     async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
         if device_status.unsettled_devices(instance, pod, self._claim):
@@ -305,23 +248,13 @@ class Agent:
             await self._report.waiting(pod, secret, status_reporter.SECRET_MISSING)
             return secrets.RETRY_AFTER
         try:
-            prepared = self._preparation.launcher_devices(host, pod, self._claim)
-            interfaces = self._networks.of(pod)
-            merged = launcher_env.merged_environment(await self._published(host, pod), prepared.env)
-            env = network_info.without_interface_functions(merged, pod, interfaces.values())
-            network_files = {network_info.FILE: network_info.write(interfaces.values())} if interfaces else {}
-            files = {**prepared.files, **network_files, **secret_files}
-            domain = self._build(instance, env, files, await host.hypervisor.abilities())
-            if vmi_actions.starts_paused(instance):
-                domain = dataclasses.replace(domain, paused=BY_USER)
-            if missing := await self._clash(host, pod, domain):
-                if self._gives_up(host.name, pod, missing):
-                    await self._report.pod_rejected(pod, missing.rejection, failed_launches.PREPARE_FAILED)
-                    return None
-                await self._report.waiting(pod, missing.rejection)
-                return 1.0
+            domain = await self._domains.build(host, pod, instance, secret_files)
+            if missing := await self._devices.clash(host, pod, domain):
+                return await self._not_prepared(host, pod, missing)
             await self._start_domain(host, domain)
         except StartFailed as error:  # of the VMI, on whichever host
+            if missing := await self._devices.prepare_again(host, pod):  # its drivers publish something else by now
+                return await self._not_prepared(host, pod, missing)
             await self._report.pod_rejected(
                 pod, rejection.of_error(error, RejectionCode.DOMAIN_INVALID), status_reporter.SYNC_FAILED)
             return None
@@ -329,30 +262,13 @@ class Agent:
             await self._report.pod_rejected(
                 pod, rejection.of_error(error, RejectionCode.HYPERVISOR_REFUSED), failed_launches.START_FAILED)
             return None
-        started = await self._report.vmi_running(instance, host.name, domain.paused, networks.statuses(instance, interfaces))
+        self._devices.started(pod["metadata"]["uid"])
+        interfaces = networks.statuses(instance, self._networks.of(pod))
+        started = await self._report.vmi_running(instance, host.name, domain.paused, interfaces)
         self._written[started["metadata"]["uid"]] = started["metadata"]["resourceVersion"]
         self._instances.put(started)
         self._networks.forget(pod)
         return await self._sync_running(host, pod, started)
-
-    async def _clash(self, host: AgentHost, pod: Object, domain: Domain) -> Unprepared | None:
-        """Why a domain must not have what it is about to get: another domain has it, or another claim. A driver may have
-        published an address after its device was prepared: then it is recorded now, and checked as at prepare."""
-        names = [name for _, name in pod_claims.claim_names(pod) if name]
-        claims = [claim for name in names if (claim := self._claim(pod["metadata"]["namespace"], name)) is not None]
-        try:
-            if self._bookings.unrecorded(host, claims, domain.devices):
-                self._prepared.discard(pod["metadata"]["uid"])
-                if missing := await self._missing_devices(host, pod):
-                    return missing
-                await self._bookings.record(host, claims, self._bookings.unrecorded(host, claims, domain.devices))
-        except AlreadyHeld as error:
-            return Unprepared(rejection.of_error(error, RejectionCode.PAGE_CONFLICT), host_failed=True)
-        for other in (await host.hypervisor.domains()).values() if domain.devices else ():
-            if other.uid != domain.uid and (common := set(domain.devices) & set(other.devices)):
-                return Unprepared(Rejection.of(RejectionCode.DEVICE_IN_USE, message=(
-                    f"{', '.join(sorted(common))} is in use by the domain {other.name} on {host.name}")), host_failed=True)
-        return None
 
     async def _start_domain(self, host: AgentHost, domain: Domain) -> None:
         self._starting.add(domain.uid)
@@ -361,25 +277,12 @@ class Agent:
         finally:
             self._starting.discard(domain.uid)
 
-    async def _published(self, host: AgentHost, pod: Object) -> dict[str, str]:
-        """The environment for the pod's extended resources, from the slices of this host or of pools that several hosts
-        reach."""
-        made = dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED)
-        if made is None or (claim := self._claim(pod["metadata"]["namespace"], made)) is None:
-            return {}
-        slices = (await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")).items
-        pools = {(part["spec"]["driver"], part["spec"]["pool"]["name"]) for part in slices}
-        allocated = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
-        if any((result["driver"], result["pool"]) not in pools for result in allocated.get("results") or ()):
-            slices = (await self._store.list(kinds.RESOURCE_SLICE)).items
-        return launcher_environment.resource_variables(pod, claim, slices)
-
     # -- ending
 
     async def _end(self, host: AgentHost, pod: Object) -> float | None:
         """Stop the domain, release what was prepared, then delete the pod object if its deletion was requested. The guest
         has the pod's grace period to shut down; the hypervisor's event, or the end of the period, wakes the pod again."""
-        self._prepared.discard(pod["metadata"]["uid"])
+        self._devices.forget(pod["metadata"]["uid"])
         uid = self._vmi_uid(pod)
         grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0.0
         try:

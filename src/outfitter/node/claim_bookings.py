@@ -13,6 +13,7 @@ from outfitter.api import kinds
 from outfitter.api.booking import well_formed_bookings
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error, is_pool_page, pool_page
 from outfitter.ledger import book
 from outfitter.node import claim_hardware
@@ -107,7 +108,7 @@ class ClaimBookings:
         """Record hardware that a domain is about to get, and that no driver publishes now, for the device of its claims of
         which nothing is known. AlreadyHeld: another claim has it; also where it comes from no claim (a device plugin's)."""
         for claim in claims if hardware else ():
-            results = allocation_results(claim)
+            results = pod_claims.allocation_results(claim)
             pages = [await book.read(self._store, name) for name in self._pages_of(host, results)]
             for booking in (booking for page in pages for booking in page.of(claim["metadata"]["uid"])):
                 if booking.counted and not booking.hardware:
@@ -157,10 +158,6 @@ def _device(result: Mapping[str, str]) -> DeviceId:
 def _exclusive(results: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:
     """Admin access holds no hardware."""
     return [result for result in results if not result.get("adminAccess")]
-
-
-def allocation_results(claim: Object) -> list[Mapping[str, str]]:
-    return (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or []
 
 
 def ours(host: AgentHost, results: Iterable[Mapping[str, str]]) -> list[Mapping[str, str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from outfitter.api import kinds
 from outfitter.api.device import DeviceId, hardware_of, newest
 from outfitter.api.kinds import Object
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.pool_slices import slices_of
 from outfitter.store.base import Store
 
 Hardware = Mapping[DeviceId, tuple[str, ...]]  # sorted; a device that is not in it is not known
@@ -20,16 +20,9 @@ async def hardware(store: Store, host: AgentHost, devices: Iterable[DeviceId]) -
     own = {device for device in wanted if (device.driver, device.pool) == (host.driver, host.name)}
     found = {device: host.hardware_of(device.device) for device in own}
     if others := wanted - own:
-        found |= published(others, await _slices(store, host, others), host.name)
+        slices = await slices_of(store, host.name, {(device.driver, device.pool) for device in others})
+        found |= published(others, slices, host.name)
     return {device: tuple(sorted(_with_groups(host, keys))) for device, keys in found.items() if keys}
-
-
-async def _slices(store: Store, host: AgentHost, devices: set[DeviceId]) -> list[Object]:
-    slices = (await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")).items
-    pools = {(part["spec"]["driver"], part["spec"]["pool"]["name"]) for part in slices}
-    if all((device.driver, device.pool) in pools for device in devices):
-        return slices
-    return (await store.list(kinds.RESOURCE_SLICE)).items  # a pool that several hosts reach
 
 
 def published(devices: set[DeviceId], slices: Iterable[Object], host: str) -> dict[DeviceId, frozenset[str]]:

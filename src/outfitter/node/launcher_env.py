@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from outfitter.api import device_metadata
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vm
+from outfitter.api.kubevirt import device_refs, pod_claims, vm
 from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import StartFailed
 from outfitter.node.devices import metadata
@@ -49,8 +49,7 @@ def merged_environment(published: Mapping[str, str], prepared: Mapping[str, str]
 def _incomplete_requests(claim: Object, devices: Sequence[PreparedDevice]) -> set[str]:
     """The requests that also have devices of other drivers: this host does not know all of them."""
     ours = {(device.driver, device.pool, device.device) for device in devices}
-    results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
-    return {str(result["request"]).partition("/")[0] for result in results
+    return {str(result["request"]).partition("/")[0] for result in pod_claims.allocation_results(claim)
             if (result["driver"], result["pool"], result["device"]) not in ours}
 
 

@@ -65,9 +65,9 @@ async def _updated(  # noqa: PLR0917
             node = await store.get(kinds.NODE, name)
     have = node.get("status") or {}
     if not ready.status:
-        told = conditions.with_condition(have.get("conditions"), ready, now)
-        if told != have.get("conditions"):
-            node = await store.patch(kinds.NODE, name, {"metadata": _at(node), "status": {"conditions": told}},
+        refused = conditions.with_condition(have.get("conditions"), ready, now)
+        if refused != have.get("conditions"):
+            node = await store.patch(kinds.NODE, name, {"metadata": _at(node), "status": {"conditions": refused}},
                                      subresource="status")
         return node
     if any(have.get(key) != value for key, value in wanted.items()) or not conditions.is_true(node, "Ready"):
