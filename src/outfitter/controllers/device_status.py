@@ -104,8 +104,8 @@ def decide(vmi: Object, view: DeviceView) -> StatusChange:
         return NO_CHANGE
     if change.get("deviceStatus") is not None:  # a merge patch would keep a list that it does not name
         change["deviceStatus"] = {**dict.fromkeys(LISTS), **change["deviceStatus"]}
-    told = found.missing and pod["spec"].get("nodeName")
-    return StatusChange(change, DeviceStatusEvent(WAITING, _message(found)) if told else None)
+    reported = found.missing and pod["spec"].get("nodeName")
+    return StatusChange(change, DeviceStatusEvent(WAITING, _message(found)) if reported else None)
 
 
 def _is_current(vmi: Object, view: DeviceView) -> bool:

@@ -41,8 +41,8 @@ class AllocatedDevices:
         return occupant if occupant is not None else Rejection(RejectionCode.HELD, device)
 
     def blocked(self, site: NodeDevices) -> int:
-        """The devices of a node that nobody else gets whole or in part: held ones, and all that is the hardware of a held one
-        under another name."""
+        """The devices of a node that no other holder gets whole or in part: held ones, and all that is the hardware of a
+        held one under another name."""
         mask, whole = 0, self.whole
         for index, device in enumerate(site.devices):
             if device.id in whole:
