@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from outfitter.api.device import DeviceId
+from outfitter.api.device import DeviceId, are_partitions
 from outfitter.api.kinds import Object
 
 State = Literal["booked", "prepared", "released"]
@@ -96,13 +96,10 @@ class Booking:
                 and not (self.shared and other.shared))
 
     def common_hardware(self, other: Booking) -> tuple[str, ...]:
-        """What both hold of one host, under two names. Devices of one pool that consume a common counter set are parts of the
-        same hardware: their driver says by the counters which of them go together."""
+        """What both hold of one host, under two names; partitions of it do not count."""
         if not (self.hardware and other.hardware) or self.device == other.device or not (self.counted and other.counted):
             return ()
-        own, their = self.device, other.device
-        own_counters, their_counters = self.amount.get("counters") or {}, other.amount.get("counters") or {}
-        if (own.driver, own.pool) == (their.driver, their.pool) and own_counters.keys() & their_counters.keys():
+        if are_partitions(self.device, self.amount.get("counters") or (), other.device, other.amount.get("counters") or ()):
             return ()
         return tuple(key for key in self.hardware if key in other.hardware)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -70,6 +70,12 @@ def members(device: Mapping[str, Any], driver: str) -> list[str]:
     names = sorted((key for key in plain if _MEMBERS.fullmatch(key)), key=lambda key: int(key.removeprefix("members") or 1))
     texts = [text_attribute(device, driver, (name,)) or "" for name in names]
     return [address for text in texts for address in text.split(",") if address]
+
+
+def are_partitions(own: DeviceId, own_sets: Collection[str], other: DeviceId, other_sets: Collection[str]) -> bool:
+    """Whether two devices of one pool consume counters of a common set: they are parts of the same hardware, and their driver
+    says by the counters which of them go together."""
+    return (own.driver, own.pool) == (other.driver, other.pool) and not set(own_sets).isdisjoint(other_sets)
 
 
 def hardware_of(device: Mapping[str, Any], driver: str) -> frozenset[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from outfitter.api import rejection
 from outfitter.api.booking import Booking
-from outfitter.api.device import DeviceId
+from outfitter.api.device import DeviceId, are_partitions
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra import consumable_capacity
 from outfitter.scheduling.dra.node_devices import NodeDevices
@@ -140,12 +140,9 @@ class AllocatedDevices:
 
 
 def _other_name(booking: Booking, device: PublishedDevice) -> bool:
-    """Whether a booking of its hardware is one under another name, and not of a part of it that its driver counts."""
-    if booking.device == device.id:
-        return False
-    same = (booking.device.driver, booking.device.pool) == (device.id.driver, device.id.pool)
-    counters = booking.amount.get("counters") or {}
-    return not (same and any(use.set in counters for use in device.uses))
+    """Whether a booking of its hardware is one under another name, and not of a partition of it."""
+    return booking.device != device.id and not are_partitions(
+        booking.device, booking.amount.get("counters") or (), device.id, [use.set for use in device.uses])
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from outfitter.api.device import are_partitions
 from outfitter.scheduling.dra.slices import PublishedDevice
 
 
@@ -25,7 +26,7 @@ def node_hardware(devices: Sequence[PublishedDevice], usable: int) -> NodeHardwa
         names = [index for index in range(len(devices)) if found[key] >> index & 1]
         for index in names:
             for other in names:
-                if index != other and not parts(devices[index], devices[other]):
+                if index != other and not _partitions(devices[index], devices[other]):
                     twins[index] = twins.get(index, 0) | 1 << other
     return NodeHardware(found, twins)
 
@@ -40,8 +41,5 @@ def _by_key(hardware: tuple[frozenset[str], ...], usable: int) -> tuple[Mapping[
     return found, tuple(key for key, mask in found.items() if mask.bit_count() > 1)
 
 
-def parts(device: PublishedDevice, other: PublishedDevice) -> bool:
-    """Whether two devices are parts of something that their driver counts (`consumesCounters`): its counters say which of them
-    can be held together."""
-    return (device.id.driver, device.id.pool) == (other.id.driver, other.id.pool) and bool(device.uses) and not {
-        use.set for use in device.uses}.isdisjoint(use.set for use in other.uses)
+def _partitions(device: PublishedDevice, other: PublishedDevice) -> bool:
+    return are_partitions(device.id, [use.set for use in device.uses], other.id, [use.set for use in other.uses])
