@@ -265,3 +265,20 @@ async def test_an_event_is_kept_an_hour_from(name: str) -> None:
         assert await here.names(kinds.EVENT) == ["news"]
         here.clock.advance(20)
         assert await here.names(kinds.EVENT) == []
+
+
+@pytest.mark.parametrize("ring", [1, 2, 3])
+async def test_foreground_deletion_of_objects_that_own_each_other_ends(ring: int) -> None:
+    async with yard() as here:
+        made = [await here.make(f"ring-{number}") for number in range(ring)]
+        await here.make("child", made[0], finalizers=["example.com/busy"])
+        for number, owner in enumerate(made):
+            reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"],
+                         "uid": owner["metadata"]["uid"], "blockOwnerDeletion": True}
+            await here.product.store.patch(kinds.CONFIG_MAP, f"ring-{(number + 1) % ring}",
+                                           {"metadata": {"ownerReferences": [reference]}}, "default")
+        for number in range(ring):
+            await here.delete(f"ring-{number}", "Foreground")
+        assert "ring-0" in await here.names()  # a dependent that is in no ring is still waited for
+        await here.product.store.patch(kinds.CONFIG_MAP, "child", {"metadata": {"finalizers": None}}, "default")
+        assert await here.names() == []

@@ -34,10 +34,15 @@ class ClaimDeallocation:
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)
         enqueue_on_change(self._claims, self.queue)
-        enqueue_on_change(self._pods, self.queue, pod_claims.claim_keys)
+        self._claims.add_index("user", _user_keys)
+        enqueue_on_change(self._pods, self.queue, self._claims_of)
         self._pages.add_index("holder", _holder_uids)
         self._pages.add_index("claim", claim_keys)
         self._pages.on_change(self._page_changed)
+
+    def _claims_of(self, pod: Object) -> list[str]:
+        """The claims that a pod names, and those that are reserved for it."""
+        return [*pod_claims.claim_keys(pod), *map(key_of, self._claims.by("user", key_of(pod)))]
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         """The claims whose bookings on the page changed."""
@@ -54,17 +59,19 @@ class ClaimDeallocation:
             return None
         status = known.get("status") or {}
         pages = self._pages_of(known)
+        going = known["metadata"].get("deletionTimestamp")  # then no VM keeps it any more, running or not
         if not status.get("allocation"):
             if pages:
                 await self._mend(known, pages)
+            elif going and _protected(known):  # what protects it protects nothing; the store decides at this revision
+                await self._context.patch_metadata(kinds.RESOURCE_CLAIM, known, {"finalizers": _unprotected(known) or None})
             return None
         users = status.get("reservedFor") or []
-        going = known["metadata"].get("deletionTimestamp")  # then no VM keeps it any more, running or not
         left = [user for user in users if not (going and user.get("resource") == kinds.VM.plural)
                 and await self._alive(namespace, user)]
         if left and left != users:
             await self._context.patch_status(kinds.RESOURCE_CLAIM, known, {"reservedFor": left})
-        elif not left and (users or known["metadata"].get("deletionTimestamp") or self._over(known)) \
+        elif not left and (users or going or self._over(known)) \
                 and not await self._kept(known):
             return await self._free(known, pages)  # a claim that was never used stays allocated, as in Kubernetes
         return None
@@ -83,6 +90,8 @@ class ClaimDeallocation:
             except NotFound:
                 return False
             return bool(vm["metadata"]["uid"] == user.get("uid") and not vm["metadata"].get("deletionTimestamp"))
+        if user.get("apiGroup") or user.get("resource", kinds.POD.plural) != kinds.POD.plural:
+            return True  # a consumer of another controller, which takes its entry out itself, as in Kubernetes
         try:
             pod = await self._store.get(kinds.POD, user["name"], namespace)
         except NotFound:
@@ -112,9 +121,9 @@ class ClaimDeallocation:
         emptied = {**claim, "status": {key: value for key, value in claim["status"].items()
                                        if key not in ("allocation", "reservedFor", "devices")}}
         writes: list[Write] = [Replace(kinds.RESOURCE_CLAIM, emptied, "status")]
-        if FINALIZER in (claim["metadata"].get("finalizers") or ()):
+        if _protected(claim):
             meta = {key: value for key, value in claim["metadata"].items() if key != "resourceVersion"}
-            meta["finalizers"] = [name for name in meta["finalizers"] if name != FINALIZER]
+            meta["finalizers"] = _unprotected(claim)
             writes.append(Replace(kinds.RESOURCE_CLAIM, {**emptied, "metadata": meta}))
         if not pages:
             await self._store.commit(writes)
@@ -160,6 +169,15 @@ class ClaimDeallocation:
                     await book.change_page(self._store, page.host, functools.partial(_given_back, uid=holder.uid, going=True))
 
 
+def _protected(claim: Object) -> bool:
+    return FINALIZER in (claim["metadata"].get("finalizers") or ())
+
+
+def _unprotected(claim: Object) -> list[str]:
+    """The finalizers of a claim that are not ours."""
+    return [name for name in claim["metadata"].get("finalizers") or () if name != FINALIZER]
+
+
 def _given_back(page: Page, uid: str, going: bool) -> Object:
     """The page without a claim that has ended: the host has released all of it, or it is being deleted and the host never
     prepared it."""
@@ -182,3 +200,9 @@ def _possible_pages_of(claim: Object) -> set[str]:
 
 def _holder_uids(page: Object) -> Sequence[str]:
     return [booking["holder"]["uid"] for booking in well_formed_bookings(page)]
+
+
+def _user_keys(claim: Object) -> list[str]:
+    """The pods for which a claim is reserved."""
+    return [f"{claim['metadata']['namespace']}/{user['name']}" for user in (claim.get("status") or {}).get("reservedFor") or ()
+            if user.get("resource", kinds.POD.plural) == kinds.POD.plural]

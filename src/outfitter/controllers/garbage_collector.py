@@ -129,14 +129,30 @@ class GarbageCollector:
                 change = {"metadata": {"ownerReferences": left or None, "resourceVersion": theirs["resourceVersion"]}}
                 await self._store.patch(dependent_kind, theirs["name"], change, theirs.get("namespace", ""))
             finalizers.remove(ORPHAN)
-        if FOREGROUND in finalizers and not dependents:
-            finalizers.remove(FOREGROUND)
-        elif FOREGROUND in finalizers:
+        if FOREGROUND in finalizers:
             for dependent_kind, dependent in dependents:
-                self.queue.add(_key(dependent_kind, dependent))
+                if not dependent["metadata"].get("deletionTimestamp"):
+                    self.queue.add(_key(dependent_kind, dependent))
+            if all(self._waits_for(dependent, meta["uid"]) for _, dependent in dependents):
+                finalizers.remove(FOREGROUND)
         if finalizers != list(meta.get("finalizers") or ()):
             change = {"metadata": {"finalizers": finalizers or None, "resourceVersion": meta["resourceVersion"]}}
             await self._store.patch(kind, meta["name"], change, meta.get("namespace", ""))
+
+    def _waits_for(self, dependent: Object, uid: str) -> bool:
+        """Whether an object under foreground deletion waits, itself or through its dependents, for its owner of that uid: the
+        two own each other, and one must go first."""
+        seen: set[str] = set()
+        waiting = [dependent]
+        while waiting:
+            meta = waiting.pop()["metadata"]
+            if not meta.get("deletionTimestamp") or FOREGROUND not in (meta.get("finalizers") or ()) or meta["uid"] in seen:
+                continue
+            if meta["uid"] == uid:
+                return True
+            seen.add(meta["uid"])
+            waiting += [obj for _, obj in self._dependents(meta["uid"])]
+        return False
 
     async def _empty(self, namespace: Object) -> float | None:
         """Delete everything in a namespace that is being deleted, then remove its finalizer. When it is still there after it

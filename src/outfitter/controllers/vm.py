@@ -64,6 +64,10 @@ class VmController:
             vm, found = await self._as_stored(vm)
             instance = found if found is not None and vm_api.belongs(found, vm) else None
             act = vm_run_strategy.decide(vm, instance, now)
+        if act.do == "nothing" and instance is None and vm["metadata"].get("deletionTimestamp") and _finalized(vm):
+            left = [name for name in vm["metadata"]["finalizers"] if name != vm_api.CONTROLLER_FINALIZER]
+            await self._context.patch_metadata(kinds.VM, vm, {"finalizers": left or None})
+            return None
         # What it lacks keeps it from starting, and from nothing else.
         lacks = "" if vm["metadata"].get("deletionTimestamp") else await self._own.provide(vm, instance, act)
         failed = lacks if act.do == "create" and lacks else await self._do(vm, instance, found, act)
@@ -163,6 +167,11 @@ class VmController:
         change = {key: value for key, value in status.items() if have.get(key) != value}
         if change:
             await self._context.patch_status(kinds.VM, vm, change)
+
+
+def _finalized(vm: Object) -> bool:
+    """It waits for a VM controller, which is this one."""
+    return vm_api.CONTROLLER_FINALIZER in (vm["metadata"].get("finalizers") or ())
 
 
 def _in_the_way(vm: Object) -> str:

@@ -255,7 +255,7 @@ class VmiController:
         try:  # the informer may be behind: ask the store before the finalizer is removed
             pod = await self._store.get(kinds.POD, launcher_pod.pod_name(instance), meta["namespace"])
         except NotFound:
-            left = [name for name in meta.get("finalizers") or () if name != vm.FINALIZER]
+            left = [name for name in meta.get("finalizers") or () if name not in (vm.FINALIZER, vm.CONTROLLER_FINALIZER)]
             if left:
                 await self._off(instance, "the object", left)
             if left != list(meta.get("finalizers") or ()):

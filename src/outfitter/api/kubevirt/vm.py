@@ -18,6 +18,8 @@ CONTAINER = "compute"  # the container of a launcher pod that runs the domain
 CREATED_BY = "kubevirt.io/created-by"
 DEFAULT_MEMORY = "1Gi"
 FINALIZER = "foregroundDeleteVirtualMachine"
+# KubeVirt's VM controller puts it on VMs and VMIs. Ours takes its place: objects that were exported from a cluster have it.
+CONTROLLER_FINALIZER = "kubevirt.io/virtualMachineControllerFinalize"
 
 
 def run_strategy(vm: Mapping[str, Any]) -> str:
