@@ -11,6 +11,7 @@ DATA ?= data
 UP ?=
 ROUNDS ?= 1
 SEED ?= 0
+MINUTES ?= 60
 BY_FILE := --dist loadfile --no-loadscope-reorder  # in the order of tests/collection.py
 unexport PYTHONDONTWRITEBYTECODE  # nothing here is compiled twice
 
@@ -56,9 +57,9 @@ test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASS
 		echo "no kube-apiserver: set KUBEBUILDER_ASSETS, or run make kube-assets (needs Go)"; exit 1; }; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 $(BY_FILE) -m "cluster and not long" $(PYTEST)
 
-soak: venv ## the long forms, before a release (ROUNDS=2: twice as many, SEED=1000: others; minutes to hours)
+soak: venv ## the long forms, before a release (ROUNDS=2: twice as many, SEED=1000: others, MINUTES=10: of churn; an hour)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || assets=; \
-	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 --dist load -m long --rounds $(ROUNDS) --seed $(SEED) $(PYTEST)
+	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 --dist load -m long --rounds $(ROUNDS) --seed $(SEED) --minutes $(MINUTES) $(PYTEST)
 
 libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvirt-dev, python3-dev, gcc, pkg-config)
 

@@ -1,4 +1,4 @@
-"""The arguments of `make soak`: how many rounds the tests marked `long` run, and from which seed.
+"""The arguments of `make soak`: how many rounds the tests marked `long` run, from which seed, and for how long churn lasts.
 
     @pytest.mark.long(seeds=range(100, 112))      # one test a seed; --rounds 2 --seed 1000: the 24 seeds from 1100
     def test_for_long(seed: int) -> None: ...
@@ -15,6 +15,8 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("soak", "tests marked long (make soak)")
     group.addoption("--rounds", type=int, default=1, metavar="N", help="run N times as many seeds and rounds (default: 1)")
+    group.addoption("--minutes", type=float, default=60.0, metavar="N", help="how long tests/e2e/test_churn.py runs "
+                    "(default: 60)")
     group.addoption("--seed", type=int, default=0, metavar="N", help="added to the first seed of each test (default: 0)")
 
 
@@ -36,3 +38,8 @@ def rounds(config: pytest.Config) -> int:
 @pytest.fixture
 def soak_rounds(pytestconfig: pytest.Config) -> int:
     return rounds(pytestconfig)
+
+
+@pytest.fixture
+def churn_minutes(pytestconfig: pytest.Config) -> float:
+    return float(pytestconfig.getoption("minutes"))

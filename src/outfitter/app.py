@@ -25,6 +25,7 @@ from outfitter.apiserver.server import Server
 from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.device_taint_eviction import DeviceTaintEviction
+from outfitter.controllers.embedded.event_expiry import EventExpiry
 from outfitter.controllers.garbage_collector import GarbageCollector
 from outfitter.controllers.kubevirt import KubeVirtController
 from outfitter.controllers.ledger_mirror import LedgerMirror
@@ -195,6 +196,7 @@ class Embedded(Product):
             NodeTaintEviction(context),
             DeviceStatus(context),
             GarbageCollector(context),
+            EventExpiry(context, keep=config.events.keep, most=config.events.most),
             PodGc(context),
             KubeVirtController(context),
         ]

@@ -245,28 +245,6 @@ async def test_two_namespaces_cannot_go() -> None:
                 await here.product.store.delete(kinds.NAMESPACE, name)
 
 
-TIMES: dict[str, tuple[Object, int]] = {
-    "when it last happened": ({"lastTimestamp": "2026-01-01T00:30:00Z"}, 5400),
-    "when it was made, if nothing else is said": ({}, 3600),
-    "when it was made, if the time cannot be parsed": ({"lastTimestamp": "yesterday"}, 3600),
-    "when it was made, if the time has no zone": ({"lastTimestamp": "2026-01-01T05:00:00"}, 3600),
-    "when it was made, if the time is empty": ({"lastTimestamp": None}, 3600),
-}
-
-
-@pytest.mark.parametrize("name", TIMES)
-async def test_an_event_is_kept_an_hour_from(name: str) -> None:
-    fields, seconds = TIMES[name]
-    async with yard() as here:
-        await here.product.store.create(kinds.EVENT, {"metadata": {"name": "news", "namespace": "default"}, "reason": "Test",
-                                                      "involvedObject": {"name": "x"}, **fields})
-        await here.product.settle()
-        here.clock.advance(seconds - 10)
-        assert await here.names(kinds.EVENT) == ["news"]
-        here.clock.advance(20)
-        assert await here.names(kinds.EVENT) == []
-
-
 @pytest.mark.parametrize("ring", [1, 2, 3])
 async def test_foreground_deletion_of_objects_that_own_each_other_ends(ring: int) -> None:
     async with yard() as here:

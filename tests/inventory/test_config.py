@@ -225,7 +225,8 @@ def test_what_the_pages_show_is_right(page: Path) -> None:
 
 
 def test_every_key_is_documented() -> None:
-    told = {PAGES[0]: {*config.KEYS["file"], *config.ALIAS_KEYS, "history.keep"} - {"history"},
+    sections = {"history.keep", "events.keep", "events.most"}
+    told = {PAGES[0]: {*config.KEYS["file"], *config.ALIAS_KEYS, *sections} - {"history", "events"},
             PAGES[1]: {*device_spec_parser.KEYS, *pci_address_spec.PARTS}}
     for page, keys in told.items():
         assert {key for key in keys if f"`{key}`" not in page.read_text()} == set()
@@ -258,3 +259,11 @@ def test_mistakes_of_how_hosts_are_chosen(text: str, field: str, says: str) -> N
         config.parse(text)
     assert [cause.field for cause in caught.value.causes] == [field]
     assert says in caught.value.causes[0].message
+
+
+def test_events_are_bounded() -> None:
+    assert config.parse("").events == config.EventSettings(timedelta(hours=1), 10_000)
+    assert config.parse("events: {keep: 10m, most: 500}").events == config.EventSettings(timedelta(minutes=10), 500)
+    wrong = mistakes("events: {keep: 0s, most: 99}")
+    assert "from 1s to 36500d" in wrong["events.keep"]
+    assert wrong["events.most"] == "'99' is not a number from 100 to 1000000"

@@ -9,7 +9,7 @@ import pytest
 
 from outfitter import errors
 from outfitter.api.kinds import CONFIG_MAP, EVENT, LEDGER_PAGE, Kind, Object
-from outfitter.store import event_recorder
+from outfitter.store import event_correlator
 from outfitter.store.clock import ManualClock
 from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.memory import Memory
@@ -138,9 +138,53 @@ async def test_on_every_backend(backend: Backend) -> None:
 
 
 async def test_old_events_are_forgotten(memory: Memory, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_recorder, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(event_correlator, "MAX_REMEMBERED", 2)
+    objects = [await about(memory, letter) for letter in "abc"]
+    for obj in [*objects, objects[0], objects[2]]:
+        await recorder.normal(obj, "Booked", "vf0")
+    counts = [(event["involvedObject"]["name"], event["count"]) for event in await recorded(memory)]
+    assert sorted(counts) == [("a", 1), ("a", 1), ("b", 1), ("c", 2)]
+
+
+async def test_similar_events_are_combined(memory: Memory, recorder: EventRecorder, clock: ManualClock) -> None:
     obj = await about(memory)
-    for message in ("one", "two", "one", "three", "one", "two"):
-        await recorder.normal(obj, "Said", message)
-    events = sorted((event["message"], event["count"]) for event in await recorded(memory))
-    assert events == [("one", 3), ("three", 1), ("two", 1), ("two", 1)]
+    for number in range(12):
+        await recorder.warning(obj, "Waiting", f"attempt {number}")
+    combined = [event for event in await recorded(memory) if event["message"].startswith("(combined from similar events): ")]
+    assert len(await recorded(memory)) == 10
+    assert [(event["message"], event["count"]) for event in combined] == [("(combined from similar events): attempt 11", 3)]
+    await recorder.warning(obj, "Waiting", "attempt 3")
+    assert len(await recorded(memory)) == 10
+    clock.advance(3000)  # the messages of ten minutes count
+    await recorder.warning(obj, "Waiting", "attempt 12")
+    assert [event["count"] for event in await recorded(memory) if event["message"] == "attempt 12"] == [1]
+
+
+async def test_events_about_one_object_are_limited(memory: Memory, recorder: EventRecorder, clock: ManualClock) -> None:
+    noisy, quiet = await about(memory, "a"), await about(memory, "b")
+
+    async def written(obj: Object) -> int:
+        uid = obj["metadata"]["uid"]
+        return sum(event["count"] for event in await recorded(memory) if event["involvedObject"]["uid"] == uid)
+
+    for number in range(40):
+        await recorder.normal(noisy, f"Reason{number}", "text")
+    assert await written(noisy) == 25
+    await recorder.normal(quiet, "Booked", "vf0")
+    assert await written(quiet) == 1
+    clock.advance(301)
+    for number in range(40, 42):
+        await recorder.normal(noisy, f"Reason{number}", "text")
+    assert await written(noisy) == 26
+
+
+async def test_a_count_includes_events_that_were_not_written(
+    memory: Memory, recorder: EventRecorder, clock: ManualClock
+) -> None:
+    obj = await about(memory)
+    for _ in range(40):
+        await recorder.normal(obj, "Booked", "vf0")
+    clock.advance(301)
+    await recorder.normal(obj, "Booked", "vf0")
+    event, = await recorded(memory)
+    assert event["count"] == 41

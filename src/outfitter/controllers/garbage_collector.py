@@ -1,27 +1,21 @@
 """Deletes what has no owner any more, in embedded mode (a cluster has its own controller): dependents of deleted owners, the
-content of namespaces that are going, events that are old.
+content of namespaces that are going.
 
 An owner is gone when the store has none of its uid, not when an informer has not seen it."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Iterable
-from datetime import datetime, timedelta
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.controllers.manager import ControllerContext
-from outfitter.errors import Conflict, NotFound
+from outfitter.errors import NotFound
 from outfitter.store.workqueue import WorkQueue
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
-EVENTS_KEPT = timedelta(hours=1)
-EVENTS = "events||"  # the key under which old events are thrown away, all that there are
-EVENTS_EVERY = 60.0  # seconds, at most
-AT_ONCE = 500  # events that are looked at before others get their turn
-OWNED = tuple(kind for kind in kinds.ALL if kind != kinds.PAST_BOOKING)  # history has no owner, and there is much of it
+# Not collected by their owner: history has none, and events, as in Kubernetes, expire. There are many of both.
+UNOWNED = (kinds.PAST_BOOKING, kinds.EVENT)
 
 
 class GarbageCollector:
@@ -29,16 +23,15 @@ class GarbageCollector:
 
     name = "garbage_collector"
 
-    def __init__(self, context: ControllerContext, served: Iterable[Kind] = OWNED) -> None:
+    def __init__(self, context: ControllerContext, served: Iterable[Kind] = kinds.ALL) -> None:
         self._context, self._store = context, context.store
         self.queue = WorkQueue(context.clock)
-        self._kinds = {kind.resource: kind for kind in served}
+        self._namespaced = tuple(kind for kind in served if kind.namespaced)
+        self._kinds = {kind.resource: kind for kind in served if kind not in UNOWNED}
         for kind in self._kinds.values():
             informer = context.informer(kind)
             informer.add_index("owner", _owner_uids)
             informer.on_change(lambda old, new, kind=kind: self._changed(kind, old, new))  # type: ignore[misc]
-        if kinds.EVENT in self._kinds.values():
-            self.queue.add(EVENTS)
 
     def _changed(self, kind: Kind, old: Object | None, new: Object | None) -> None:
         obj = new or old
@@ -72,8 +65,6 @@ class GarbageCollector:
         return kinds.of_object(reference, self._kinds.values())
 
     async def reconcile(self, key: str) -> float | None:
-        if key == EVENTS:
-            return await self._forget_events()
         resource, namespace, name = key.split("|")
         kind = self._kinds[resource]
         try:
@@ -158,8 +149,7 @@ class GarbageCollector:
         """Delete everything in a namespace that is being deleted, then remove its finalizer. When it is still there after it
         was looked through, all that was found is in it and not in another one of the same name."""
         name, left = namespace["metadata"]["name"], 0
-        found = [(kind, obj) for kind in self._kinds.values() if kind.namespaced
-                 for obj in (await self._store.list(kind, name)).items]
+        found = [(kind, obj) for kind in self._namespaced for obj in (await self._store.list(kind, name)).items]
         if (await self._store.get(kinds.NAMESPACE, name))["metadata"]["uid"] != namespace["metadata"]["uid"]:
             return None
         for kind, obj in found:
@@ -176,31 +166,6 @@ class GarbageCollector:
             namespace["spec"]["finalizers"] = [word for word in namespace["spec"]["finalizers"] if word != "kubernetes"]
             await self._store.replace(kinds.NAMESPACE, namespace, subresource="finalize")
         return None
-
-    async def _forget_events(self) -> float:
-        """All at once and again when the next is due: a timer for each of them would cost more than the events."""
-        now, wait = self._context.clock.now(), EVENTS_EVERY
-        for number, event in enumerate(list(self._context.informer(kinds.EVENT).items()), 1):
-            left = (_last(event) + EVENTS_KEPT - now).total_seconds()
-            if left > 0:
-                wait = min(wait, left + 1)
-            else:
-                meta = event["metadata"]
-                with contextlib.suppress(NotFound, Conflict):  # it went, or happened again meanwhile
-                    await self._store.delete(kinds.EVENT, meta["name"], meta["namespace"], revision=meta["resourceVersion"])
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
-        return wait
-
-
-def _last(event: Object) -> datetime:
-    """When it last happened; a time that its writer got wrong counts as none."""
-    made = datetime.fromisoformat(event["metadata"]["creationTimestamp"])
-    try:
-        last = datetime.fromisoformat(event["lastTimestamp"])
-    except (KeyError, TypeError, ValueError):
-        return made
-    return last if last.tzinfo else made
 
 
 def _owner_uids(obj: Object) -> list[str]:

@@ -36,10 +36,11 @@ class ControllerContext:
         self.informers: dict[Kind, Informer[Object]] = {}
         self.rejections: Counter[tuple[str]] = Counter()  # code -> how often the scheduler reported it for a pod
 
-    def informer(self, kind: Kind) -> Informer[Object]:
-        """The one informer of a kind; asking for it before the start is what makes it run."""
+    def informer(self, kind: Kind, view: Callable[[Object], Object] | None = None) -> Informer[Object]:
+        """The one informer of a kind; asking for it before the start is what makes it run. `view`: what it keeps of each
+        object, for a kind that only one controller reads."""
         if kind not in self.informers:
-            self.informers[kind] = Informer(self.store, kind, clock=self.clock)
+            self.informers[kind] = Informer(self.store, kind, clock=self.clock, view=view)
         return self.informers[kind]
 
     def now(self) -> str:

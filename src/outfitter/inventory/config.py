@@ -22,8 +22,8 @@ from outfitter.inventory.strict_yaml import Reader, Section
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history", "sriov", "mdev",
              "pod_bridge", "cpu_dedicated_set")
-KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features"), "host": HOST_KEYS,
-                                    "history": ("keep",), "scheduling": ("policy",),
+KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features", "events"), "host": HOST_KEYS,
+                                    "history": ("keep",), "scheduling": ("policy",), "events": ("keep", "most"),
                                     "features": tuple(dra_feature_gates.DEVICE_GATES)}
 POLICIES = ("pack", "spread")
 # Synonyms: the current name, and that of the design document.
@@ -71,6 +71,14 @@ class SchedulingSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EventSettings:
+    """How long and how many events are kept in the store of `outfit up`."""
+
+    keep: timedelta = timedelta(hours=1)  # after their last write
+    most: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole file."""
 
@@ -78,6 +86,7 @@ class Config:
     hosts: Mapping[str, HostSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     scheduling: SchedulingSettings = SchedulingSettings()
+    events: EventSettings = EventSettings()
 
     def for_host(self, host: str) -> HostSettings:
         return self.hosts.get(host, self.default)
@@ -107,11 +116,11 @@ def parse(text: str, source: str = "the configuration file", check: Check | None
         top.wrong("hosts", "must be a mapping from the name of a host to its keys")
     for name, value in given.items() if isinstance(given, dict) else ():
         hosts[name] = _settings(reader.section(value, f"hosts.{name}", KEYS["host"]), default)
-    scheduling = _scheduling(top)
+    scheduling, events = _scheduling(top), _events(top)
     if check is not None:
         check(reader, default)
     reader.finish()
-    return Config(default, MappingProxyType(hosts), scheduling)
+    return Config(default, MappingProxyType(hosts), scheduling, events)
 
 
 def _scheduling(top: Section) -> SchedulingSettings:
@@ -121,6 +130,12 @@ def _scheduling(top: Section) -> SchedulingSettings:
     switched = {gate: _switch(features, gate, default) for gate, (_, default) in dra_feature_gates.DEVICE_GATES.items()
                 if gate in features.fields}
     return SchedulingSettings(policy or "pack", MappingProxyType(switched))
+
+
+def _events(top: Section) -> EventSettings:
+    section, default = top.reader.section(top.fields.get("events"), "events", KEYS["events"]), EventSettings()
+    most = section.number("most", 100, 1_000_000)
+    return EventSettings(_duration(section, "keep", default.keep, timedelta(seconds=1)), default.most if most is None else most)
 
 
 def _settings(section: Section, default: HostSettings) -> HostSettings:

@@ -1,20 +1,32 @@
 """Records Kubernetes Event objects for people. A repeated event increments the count of the first one instead of creating
-another object. Recording never raises: a failure is logged. Called by controllers and the node agent."""
+another object, and events about one object are bounded (`event_correlator`). Recording never raises: a failure is logged.
+Called by controllers and the node agent."""
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import NotFound, OutfitterError, Terminating
+from outfitter.store import event_correlator
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
+from outfitter.store.event_correlator import EventCorrelator, EventKey
 from outfitter.store.id_generator import IdGenerator
 
 log = logging.getLogger(__name__)
-MAX_REMEMBERED = 4096
-EventKey = tuple[str, str, str, str]  # uid of the involved object, type, reason, message
+MAX_MESSAGE = 1024  # characters, as Kubernetes
+
+
+@dataclass(slots=True)
+class _WrittenEvent:
+    """The Event object that counts events of one key."""
+
+    namespace: str = ""
+    name: str = ""  # "" until it is created
+    count: int = 0
 
 
 class EventRecorder:
@@ -22,7 +34,8 @@ class EventRecorder:
         self._store, self._kind, self._component = store, kind, component
         self._clock = clock
         self._names = names or IdGenerator()
-        self._known: OrderedDict[EventKey, tuple[str, str, int]] = OrderedDict()  # -> namespace, name, count
+        self._correlator = EventCorrelator()
+        self._known: OrderedDict[EventKey, _WrittenEvent] = OrderedDict()
 
     async def normal(self, about: Object, reason: str, message: str) -> None:
         await self._record(about, "Normal", reason, message)
@@ -31,41 +44,51 @@ class EventRecorder:
         await self._record(about, "Warning", reason, message)
 
     async def _record(self, about: Object, type_: str, reason: str, message: str) -> None:
-        event = (about["metadata"].get("uid", ""), type_, reason, message)
+        reference, now = _reference(about), self._clock.monotonic()
+        event = EventKey(tuple(reference.get(field, "") for field in IDENTITY), type_, reason, message[:MAX_MESSAGE])
+        event, message = self._correlator.combine(event, now)
+        written = event_correlator.remember(self._known, event, _WrittenEvent())
+        written.count += 1
+        if not self._correlator.admits(event.about, now):
+            return
         try:
-            if event not in self._known or not await self._increment(event):
-                await self._create(event, about)
+            if not written.name or not await self._increment(written, message):
+                await self._create(event, written, about, message)
         except (NotFound, Terminating) as error:  # the namespace is being deleted
             log.debug("event %s on %s was not recorded: %s", reason, about["metadata"].get("name"), error)
         except OutfitterError as error:
             log.warning("event %s on %s was not recorded: %s", reason, about["metadata"].get("name"), error)
 
-    async def _increment(self, event: EventKey) -> bool:
-        """Increment the count of the earlier event; False when it was deleted."""
-        namespace, name, count = self._known[event]
-        change = {"count": count + 1, "lastTimestamp": rfc3339(self._clock.now())}
+    async def _increment(self, written: _WrittenEvent, message: str) -> bool:
+        """Write the count of the earlier event; False when that was deleted."""
+        change = {"count": written.count, "lastTimestamp": rfc3339(self._clock.now()), "message": message[:MAX_MESSAGE]}
         try:
-            await self._store.patch(self._kind, name, change, namespace)
+            await self._store.patch(self._kind, written.name, change, written.namespace)
         except NotFound:
             return False
-        self._known[event] = (namespace, name, count + 1)
-        self._known.move_to_end(event)
         return True
 
-    async def _create(self, event: EventKey, about: Object) -> None:
+    async def _create(self, event: EventKey, written: _WrittenEvent, about: Object, message: str) -> None:
         now, meta = rfc3339(self._clock.now()), about["metadata"]
-        _, type_, reason, message = event
         namespace = meta.get("namespace") or "default"
         name = f"{meta['name'][:200]}.{self._names.suffix(16)}"
-        reference = {"apiVersion": about.get("apiVersion"), "kind": about.get("kind"), "name": meta["name"],
-                     "namespace": meta.get("namespace"), "uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion")}
+        written.count = 1
         await self._store.create_unsynced(self._kind, {
             "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": {key: value for key, value in reference.items() if value},
-            "type": type_, "reason": reason, "message": message[:1024], "count": 1,
+            "involvedObject": _reference(about),
+            "type": event.type, "reason": event.reason, "message": message[:MAX_MESSAGE], "count": 1,
             "firstTimestamp": now, "lastTimestamp": now,
             "source": {"component": self._component}, "reportingComponent": self._component, "reportingInstance": "",
         })
-        self._known[event] = (namespace, name, 1)
-        while len(self._known) > MAX_REMEMBERED:
-            self._known.popitem(last=False)
+        written.namespace, written.name = namespace, name
+
+
+IDENTITY = ("apiVersion", "kind", "namespace", "name", "uid")
+
+
+def _reference(about: Object) -> Object:
+    """The involvedObject of an event."""
+    meta = about["metadata"]
+    reference = {"apiVersion": about.get("apiVersion"), "kind": about.get("kind"), "name": meta["name"],
+                 "namespace": meta.get("namespace"), "uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion")}
+    return {key: value for key, value in reference.items() if value}
