@@ -157,10 +157,11 @@ class Product:
         self.hosts = [host.fresh() for host in hosts]
         self.preparation = ClaimPreparation(store, self.hosts, clock=context.clock)
         self.host_audit = HostAudit(store, self.hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
-                             slices=context.informer(kinds.RESOURCE_SLICE), begin=self.preparation.begin)
+                             slices=context.informer(kinds.RESOURCE_SLICE), events=context.events,
+                             begin=self.preparation.begin)
         self.agent = _agent(context, self.hosts, self.preparation, self.host_audit.queue.add)
         self.runner = ControllerManager(context, [*controllers, self.host_audit, self.agent], workers=workers)
-        self.metrics = Metrics(self.runner, context)
+        self.metrics = Metrics(self.runner, context, self.host_audit.repairs)
         self.offered = 0  # devices that the hosts publish
 
     async def start(self) -> None:

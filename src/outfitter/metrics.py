@@ -28,8 +28,9 @@ LONGEST = "The seconds for which the key that has been in work longest has been 
 class Metrics:
     """Of the controllers and the node agent that one runner runs."""
 
-    def __init__(self, runner: ControllerManager, context: ControllerContext) -> None:
-        self._runner, self._context = runner, context
+    def __init__(self, runner: ControllerManager, context: ControllerContext, repairs: Mapping[tuple[str, str], int]) -> None:
+        """`repairs`: (host, code) -> how often its slices were published again."""
+        self._runner, self._context, self._repairs = runner, context, repairs
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """The numbers of this moment, and their media type: the newest form that the client accepts."""
@@ -71,6 +72,9 @@ class Metrics:
                     ("name", "reason"), self._runner.errors)
         yield _many(count, "outfitter_scheduling_rejections", "How often the scheduler reported a pod rejected, by code.",
                     ("code",), self._context.rejections)
+        yield _many(count, "outfitter_slice_repairs",
+                    "How often slices that another writer had changed were published again, by host and code.",
+                    ("host", "code"), self._repairs)
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
         yield _many(gauge, "outfitter_instances", "VirtualMachineInstances.", ("phase",), Counter(
             ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.VMI)))

@@ -47,6 +47,7 @@ class SchedulerCache:
             (kinds.RESOURCE_SLICE, self.devices.put_slice), (kinds.NODE, self.devices.put_node),
             (kinds.DEVICE_TAINT_RULE, self.devices.put_rule), (kinds.LEDGER_PAGE, self._put_page),
             (kinds.PROVIDER_TREE, self._host_states.put_tree), (kinds.HOST_INVENTORY, self._host_states.put_inventory),
+            (kinds.HOST_INVENTORY, self.devices.put_inventory),
         ):
             context.informer(kind).on_change(_by_name(put))
 

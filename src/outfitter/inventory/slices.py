@@ -122,12 +122,16 @@ def pool(
 
 
 def same_pool(some: Sequence[Object], others: Sequence[Object]) -> bool:
-    """Whether two sets of slices have the same names and content, in any order, so that nothing has to be written."""
-    return _by_name(some) == _by_name(others)
+    """Whether two sets of slices have the same content, in any order, so that nothing has to be written."""
+    return _in_order(some) == _in_order(others)
 
 
-def _by_name(objects: Sequence[Object]) -> list[tuple[str, Object]]:
-    return sorted(((obj["metadata"]["name"], _content(obj)) for obj in objects), key=lambda pair: pair[0])
+def _in_order(objects: Sequence[Object]) -> list[Object]:
+    """By what comes first in each: nothing is in two slices of a pool."""
+    def first(spec: Object) -> tuple[str, ...]:
+        return tuple(spec[key][0]["name"] if spec.get(key) else "" for key in ("devices", "sharedCounters"))
+
+    return sorted(map(_content, objects), key=first)
 
 
 def _content(obj: Object) -> Object:

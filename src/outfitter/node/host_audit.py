@@ -4,13 +4,13 @@ At start every host is read before anything is written. A host that must not sta
 published stays, its Node is not ready and says why, its VMs can be stopped and none starts; it starts at the first audit that
 finds nothing wrong. With the only host refused, the process must not start. Later the same finding is a warning, and the host
 goes on as it is. A host is audited again when its page or its slices were changed by others, and a real or refused one from
-time to time."""
+time to time. Slices that others changed are first published again as they were, which needs neither host nor hypervisor."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,13 +29,15 @@ from outfitter.inventory.scan import Scan
 from outfitter.inventory.simulation import driver_profile
 from outfitter.ledger import book, heal, history, out_of_service
 from outfitter.ledger.heal import AttachedDevice
-from outfitter.node import networks, node_status
+from outfitter.node import networks, node_status, slice_repair
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.devices import passthrough_device
 from outfitter.node.devices.passthrough_device import PassthroughDevice
 from outfitter.node.slice_publisher import HostPublication, SlicePublisher, StoredHost
+from outfitter.node.slice_repair import RepairBackoff, SliceFinding
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
+from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.informer import Informer
 from outfitter.store.workqueue import WorkQueue
 
@@ -66,11 +68,16 @@ class AuditResult:
 class HostAudit:
     name = "host_audit"
 
-    def __init__(self, store: Store, hosts: Sequence[AgentHost], *, clock: Clock, pages: Informer[Object],
-                 slices: Informer[Object] | None = None, begin: Callable[[AgentHost], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self, store: Store, hosts: Sequence[AgentHost], *, clock: Clock, pages: Informer[Object],
+        slices: Informer[Object] | None = None, events: EventRecorder | None = None,
+        begin: Callable[[AgentHost], Awaitable[None]] | None = None,
+    ) -> None:
         """`begin`: what a host does before its first audit, and again when it was refused."""
-        self._store, self._clock, self._begin = store, clock, begin
-        self._publisher = SlicePublisher(store)
+        self._store, self._clock, self._begin, self._events = store, clock, begin, events
+        self._publisher = SlicePublisher(store, slices)
+        self.repairs: Counter[tuple[str, str]] = Counter()  # (host, code) -> how often its slices were published again
+        self._backoff: dict[str, RepairBackoff] = defaultdict(RepairBackoff)
         self.hosts = {host.name: host for host in hosts}
         self.queue = WorkQueue(clock)
         self._logged: dict[str, set[str]] = defaultdict(set)  # host -> warnings that were logged
@@ -123,6 +130,9 @@ class HostAudit:
         host = self.hosts[name]
         async with host.lock:
             stored = (await self._publisher.read(self.hosts.values(), name))[name]
+            if findings := await self._publisher.restore(host, stored):
+                await self._report_repair(host, findings)
+                stored = (await self._publisher.read(self.hosts.values(), name))[name]
             try:
                 if host.refusal is not None and self._begin is not None:
                     await self._begin(host)
@@ -166,9 +176,28 @@ class HostAudit:
             self.queue.add_after(name, RELEASED_AFTER)
 
     def _slice_changed(self, old: Object | None, new: Object | None) -> None:
-        """A slice of a host was deleted, by this process or by another: the audit finds out, and publishes it again."""
-        if old is not None and new is None and old["spec"].get("nodeName") in self.hosts:
-            self.queue.add(old["spec"]["nodeName"])
+        """A slice of a host was changed, deleted or added by another writer. While that goes on, repairs wait longer each
+        time."""
+        places = {place for part in (old, new) if part is not None for place in slice_repair.places(part)}
+        for name in sorted(places & self.hosts.keys()):
+            if self._publisher.concerns(self.hosts[name], old, new):
+                delay = self._backoff[name].delay(self._clock.monotonic())
+                if delay:
+                    self.queue.add_after(name, delay)
+                else:
+                    self.queue.add(name)
+
+    async def _report_repair(self, host: AgentHost, findings: Sequence[SliceFinding]) -> None:
+        """Log, count and record what other writers did to a host's slices."""
+        now = self._clock.monotonic()
+        self._backoff[host.name].repaired(now)
+        delay = self._backoff[host.name].delay(now)
+        again = f"; the next repair is not before {delay:.0f} s from now" if self._backoff[host.name].repairs > 1 else ""
+        for code, text in slice_repair.codes(findings).items():
+            log.warning("%s: %s: %s%s", host.name, code, text, again)
+            self.repairs[host.name, code] += 1
+            if self._events is not None:
+                await self._events.warning(await self._store.get(kinds.NODE, host.name), code, text)
 
     def _kept_changed(self, name: str, old: Object | None, new: Object | None) -> bool:
         kept = self._kept.get(name, frozenset())

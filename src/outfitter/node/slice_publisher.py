@@ -1,4 +1,5 @@
-"""Publishes a host's devices: its ResourceSlices, its provider tree and its HostInventory, each only when it changed.
+"""Publishes a host's devices: its ResourceSlices, its provider tree and its HostInventory, each only when it changed; and
+publishes slices again as they were when another writer changed them.
 
 Called by the audit, which decides what there is to publish. Does not write the page."""
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outfitter.api import kinds, providers
 from outfitter.api.kinds import Kind, Object
@@ -20,11 +21,16 @@ from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.numa_cells import HostCell
 from outfitter.inventory.simulation import driver_profile
+from outfitter.node import slice_repair
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.slice_repair import SliceFinding
 from outfitter.store.base import Store
+from outfitter.store.informer import Informer
 
 log = logging.getLogger(__name__)
 TAINT = "outfitter.dev/"
+NEWEST = 2**63 - 1  # the highest generation that a pool can have
+IMMUTABLE = ("driver", "nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")  # beside the pool's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +64,23 @@ class HostPublication:
     cells: Sequence[HostCell]
 
 
+@dataclass(slots=True)
+class PublishedPool:
+    """The slices of a host as this process wrote them last."""
+
+    devices: Sequence[Object]
+    counters: Mapping[str, int]
+    node_uid: str
+    slices: dict[str, Object] = field(default_factory=dict)  # name -> spec; as the API server stored it, once it answered
+
+
 class SlicePublisher:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, slices: Informer[Object] | None = None) -> None:
+        """`slices`: finds those of a host's pool that are tied to another node."""
+        self._store, self._slices = store, slices
+        self._published: dict[str, PublishedPool] = {}  # host -> what it publishes; none: not known, after a write that failed
+        if slices is not None:
+            slices.add_index("place", _place_keys)
         self._taints_kept: bool | None = None  # by the API server; None: not known yet
 
     async def read(self, hosts: Iterable[AgentHost], name: str | None = None) -> dict[str, StoredHost]:
@@ -69,14 +89,57 @@ class SlicePublisher:
         pages, trees, inventories = [
             {obj["metadata"]["name"]: obj for obj in await self._list(kind, by_name)}
             for kind in (kinds.LEDGER_PAGE, kinds.PROVIDER_TREE, kinds.HOST_INVENTORY)]
-        published: dict[tuple[str, str], list[Object]] = defaultdict(list)
+        published: dict[str, list[Object]] = defaultdict(list)  # node or pool -> slices
         for part in await self._list(kinds.RESOURCE_SLICE, f"spec.nodeName={name}" if name else ""):
-            published[part["spec"].get("nodeName", ""), part["spec"]["driver"]].append(part)
+            for place in slice_repair.places(part):
+                published[place].append(part)
         return {
             host.name: StoredHost(Page(pages.get(host.name) or Page.blank(host.name)), trees.get(host.name),
-                                  inventories.get(host.name), tuple(published[host.name, host.driver]))
+                                  inventories.get(host.name), _effective([
+                                      *(part for part in published[host.name] if slice_repair.is_of(host, part)),
+                                      *(await self._elsewhere(host) if name else ())]))
             for host in hosts if name in (None, host.name)
         }
+
+    async def _elsewhere(self, host: AgentHost) -> list[Object]:
+        """The slices of a host's pool that are not tied to its node."""
+        found = self._slices.by("place", f"{host.driver}/{host.name}") if self._slices is not None else []
+        out = []
+        for part in found:
+            if part["spec"].get("nodeName") != host.name:
+                try:
+                    out.append(await self._store.get(kinds.RESOURCE_SLICE, part["metadata"]["name"]))
+                except NotFound:
+                    continue
+        return [part for part in out if slice_repair.is_of(host, part) and part["spec"].get("nodeName") != host.name]
+
+    def concerns(self, host: AgentHost, old: Object | None, new: Object | None) -> bool:
+        """Whether a change of a slice is one of another writer to what the host publishes."""
+        if not any(part is not None and slice_repair.is_of(host, part) for part in (old, new)):
+            return False
+        published = self._published.get(host.name)
+        name = (new or old or {})["metadata"]["name"]
+        if new is None or published is None:
+            return new is None and (published is None or name in published.slices)
+        return new["spec"] != published.slices.get(name) or slice_repair.owners(new) != {published.node_uid}
+
+    async def restore(self, host: AgentHost, stored: StoredHost) -> list[SliceFinding]:
+        """Publish the slices of a host again as this process published them, if another writer changed them: what was changed.
+        Foreign slices in the pool are deleted, and the pool gets a generation above theirs."""
+        published = self._published.get(host.name)
+        if published is None:
+            return []
+        found = slice_repair.findings(published.slices, stored.slices, published.node_uid)
+        if not found or not await self._is_there(host, published.node_uid):
+            return []  # slices go with their Node; the audit creates it again
+        await self._write_pool(host, stored.slices, published)
+        return found
+
+    async def _is_there(self, host: AgentHost, node_uid: str) -> bool:
+        try:
+            return bool((await self._store.get(kinds.NODE, host.name))["metadata"]["uid"] == node_uid)
+        except NotFound:
+            return False
 
     async def publish(
         self, host: AgentHost, stored: StoredHost, publication: HostPublication, page: Page, node_uid: str
@@ -85,8 +148,9 @@ class SlicePublisher:
         if stored.tree is not None or publication.providers:
             tree = providers.with_providers(stored.tree or providers.blank(host.name), publication.providers)
             await self._put(kinds.PROVIDER_TREE, stored.tree, tree)
-        await self._put(kinds.HOST_INVENTORY, stored.inventory, _inventory(host, publication))
-        await self._publish_slices(host, stored, publication, page, node_uid)
+        wanted = self._wanted(host, stored, publication, page, node_uid)
+        await self._put(kinds.HOST_INVENTORY, stored.inventory, _inventory(host, publication, wanted.devices))
+        await self._publish_slices(host, stored, wanted)
 
     async def _list(self, kind: Kind, fields: str) -> list[Object]:
         return (await self._store.list(kind, fields=fields)).items
@@ -101,31 +165,39 @@ class SlicePublisher:
         elif stored["spec"] != wanted["spec"]:
             await self._store.replace(kind, {**stored, "spec": wanted["spec"]})
 
-    async def _publish_slices(
+    def _wanted(
         self, host: AgentHost, stored: StoredHost, publication: HostPublication, page: Page, node_uid: str
-    ) -> None:
+    ) -> PublishedPool:
         found = publication.devices
         held = {booking.device.device for booking in page.bookings if booking.device.driver == host.driver}
         tree, taints = publication.providers, _taints(host, found, page)
         described = host_devices.devices(found, stored.devices, held, taints, pci_ids.database(), tree=tree)
         devices = driver_profile.described(slices.on_providers(described, tree), host.driver_profiles)
-        generation = max((part["spec"]["pool"].get("generation", 0) for part in stored.slices), default=0)
-        owners = {owner["uid"] for part in stored.slices for owner in part["metadata"].get("ownerReferences") or ()}
-        counters = slices.counters(found.offered, found.kept, tree).sets
+        return PublishedPool(devices, slices.counters(found.offered, found.kept, tree).sets, node_uid)
 
-        def pool(devices: Sequence[Object], generation: int) -> list[Object]:
-            return slices.pool(host.name, host.driver, devices, counters, generation=generation, node_uid=node_uid)
-
-        def unchanged(devices: Sequence[Object]) -> bool:
-            return owners <= {node_uid} and slices.same_pool(stored.slices, pool(devices, generation))
-
-        if unchanged(devices):
+    async def _publish_slices(self, host: AgentHost, stored: StoredHost, wanted: PublishedPool) -> None:
+        if self._is_published(host, stored, wanted):
             return
-        if any("taints" in device for device in devices) and await self._drops_taints(pool(devices, generation + 1)):
-            devices = [device for device in devices if "taints" not in device]
-            if unchanged(devices):
+        if any("taints" in device for device in wanted.devices) and await self._drops_taints(_pool(host, wanted, 1)):
+            wanted.devices = [device for device in wanted.devices if "taints" not in device]
+            if self._is_published(host, stored, wanted):
                 return
-        await self._replace_slices(stored.slices, pool(devices, generation + 1))
+        await self._write_pool(host, stored.slices, wanted)
+
+    def _is_published(self, host: AgentHost, stored: StoredHost, wanted: PublishedPool) -> bool:
+        """Whether nothing has to be written. What the API server dropped of it is not written again and again."""
+        if any(slice_repair.owners(part) != {wanted.node_uid} for part in stored.slices):
+            return False
+        specs = {part["metadata"]["name"]: part["spec"] for part in stored.slices}
+        known = self._published.get(host.name)
+        if known is not None and known.slices == specs and (known.devices, known.counters) == (wanted.devices, wanted.counters):
+            return True
+        generations = {part["spec"]["pool"].get("generation", 0) for part in stored.slices}
+        if len(generations) > 1 or not slices.same_pool(stored.slices, _pool(host, wanted, max(generations, default=0))):
+            return False
+        wanted.slices = specs
+        self._published[host.name] = wanted
+        return True
 
     async def _drops_taints(self, wanted: Sequence[Object]) -> bool:
         """Whether the API server drops device taints, so that a tainted device would look free: tried once by a dry run."""
@@ -138,21 +210,74 @@ class SlicePublisher:
                 log.warning("the API server drops device taints: tainted devices are not published in ResourceSlices")
         return not self._taints_kept
 
-    async def _replace_slices(self, stored: Sequence[Object], wanted: Sequence[Object]) -> None:
+    async def _write_pool(self, host: AgentHost, stored: Sequence[Object], wanted: PublishedPool) -> None:
         """New slices first, old ones last: a pool that is incomplete in between is not allocated from."""
+        before = self._published.get(host.name)
+        specs = [*(part["spec"] for part in stored), *(before.slices.values() if before is not None else ())]
+        generations = [spec["pool"].get("generation", 0) for spec in specs]
+        # One that has the highest generation is deleted or replaced: there is none above it.
+        new = _pool(host, wanted, max((number for number in generations if number < NEWEST), default=0) + 1)
         known = {part["metadata"]["name"]: part for part in stored}
-        for new in wanted:
-            old = known.pop(new["metadata"]["name"], None)
-            if old is None:
-                await self._store.create(kinds.RESOURCE_SLICE, new)
-            else:
+        self._published[host.name] = written = PublishedPool(wanted.devices, wanted.counters, wanted.node_uid)
+        try:
+            for part in new:
+                name = part["metadata"]["name"]
+                written.slices[name] = part["spec"]  # its event may come before the answer
+                answer = await self._write_slice(host, known.pop(name, None), part)
+                if answer["metadata"]["name"] != name:
+                    del written.slices[name]
+                written.slices[answer["metadata"]["name"]] = answer["spec"]
+            for old in known.values():
+                await self._delete_slice(old)
+        except BaseException:
+            self._published.pop(host.name, None)  # the next audit compares with what is stored
+            raise
+
+    async def _write_slice(self, host: AgentHost, old: Object | None, new: Object) -> Object:
+        """Create or replace a slice. Some fields cannot be changed: such a slice is deleted first."""
+        if old is not None:
+            if _tied_to(old) == _tied_to(new):
                 meta = {**old["metadata"], "ownerReferences": new["metadata"]["ownerReferences"]}
-                await self._store.replace(kinds.RESOURCE_SLICE, {**old, "metadata": meta, "spec": new["spec"]})
-        for name, old in known.items():
-            try:
-                await self._store.delete(kinds.RESOURCE_SLICE, name, uid=old["metadata"]["uid"])
-            except NotFound:
-                pass
+                return await self._store.replace(kinds.RESOURCE_SLICE, {**old, "metadata": meta, "spec": new["spec"]})
+            await self._delete_slice(old)
+        name = new["metadata"]["name"]
+        try:
+            return await self._store.create(kinds.RESOURCE_SLICE, new)
+        except AlreadyExists as error:
+            if slice_repair.is_of(host, await self._store.get(kinds.RESOURCE_SLICE, name)):
+                raise Conflict(f"ResourceSlice {name} was created meanwhile: read it again") from error
+        # Another driver has the name: what it publishes in its own pools is left alone.
+        meta = {key: value for key, value in new["metadata"].items() if key != "name"}
+        return await self._store.create(kinds.RESOURCE_SLICE, {**new, "metadata": {**meta, "generateName": f"{name[:240]}-"}})
+
+    async def _delete_slice(self, old: Object) -> None:
+        try:
+            await self._store.delete(kinds.RESOURCE_SLICE, old["metadata"]["name"], uid=old["metadata"]["uid"])
+        except NotFound:
+            pass
+
+
+def _pool(host: AgentHost, wanted: PublishedPool, generation: int) -> list[Object]:
+    return slices.pool(host.name, host.driver, wanted.devices, wanted.counters, generation=generation, node_uid=wanted.node_uid)
+
+
+def _place_keys(part: Object) -> list[str]:
+    spec = part.get("spec") or {}
+    return [f"{spec.get('driver')}/{place}" for place in slice_repair.places(part)]
+
+
+def _effective(parts: Sequence[Object]) -> tuple[Object, ...]:
+    """Without slices that are being deleted, kept by a finalizer, and of an older generation: they hide nothing."""
+    def generation(part: Object) -> int:
+        return int(part["spec"]["pool"].get("generation", 0))
+
+    newest = max((generation(part) for part in parts if not part["metadata"].get("deletionTimestamp")), default=0)
+    return tuple(part for part in parts if not part["metadata"].get("deletionTimestamp") or generation(part) >= newest)
+
+
+def _tied_to(part: Object) -> list[object]:
+    """What cannot be changed of a slice."""
+    return [part["spec"]["pool"]["name"], *(part["spec"].get(key) for key in IMMUTABLE)]
 
 
 def _taints(host: AgentHost, found: HostDevices, page: Page) -> dict[str, list[Object]]:
@@ -176,14 +301,16 @@ def _taints(host: AgentHost, found: HostDevices, page: Page) -> dict[str, list[O
     return out
 
 
-def _inventory(host: AgentHost, publication: HostPublication) -> Object:
-    """What slices do not contain: devices that are not offered and why, devices that stay until they are free, warnings."""
+def _inventory(host: AgentHost, publication: HostPublication, devices: Sequence[Object]) -> Object:
+    """What slices do not contain: devices that are not offered and why, devices that stay until they are free, warnings. And
+    which devices the host has published, so that a device in a slice of another writer is not taken for one of the host's."""
     found, cells = publication.devices, publication.cells
     return {
         "apiVersion": kinds.HOST_INVENTORY.api_version, "kind": kinds.HOST_INVENTORY.kind, "metadata": {"name": host.name},
         "spec": {"withheld": [_withheld(each) for each in found.withheld],
                  "left": [{"device": name, "what": what} for name, what in found.left.items()],
                  "warnings": list(publication.warnings),
+                 "published": {"driver": host.driver, "devices": sorted(device["name"] for device in devices)},
                  **({"cells": [each.to_object() for each in cells]} if cells else {})},
     }
 

@@ -182,7 +182,7 @@ SHAPES: Mapping[str, Shape] = {
         "inventories": {"*": {"total!": int, "reserved": int, "min_unit": int, "max_unit": int, "step_size": int}}}]}},
     "HostInventory": {"spec!": {
         "withheld": [{"name!": str, "reason!": str}], "left": [{"device!": str, "what!": str}], "warnings": TEXTS,
-        "cells": [{"id!": int, "cpus!": str, "socket": int}]}},
+        "published": {"driver": str, "devices": TEXTS}, "cells": [{"id!": int, "cpus!": str, "socket": int}]}},
     "Flavor": {"spec!": {"vcpus": int, "memory": str, "disk": str, "extraSpecs": {"*": str}}},
 }
 

@@ -19,6 +19,7 @@ from outfitter.api.rejection import Rejection
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
+from outfitter.scheduling.dra.attested_slices import AttestedSlices
 from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import Constraint
 from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
@@ -43,7 +44,8 @@ class DeviceIndex:
     def __init__(self, features: Features = FEATURES) -> None:
         self.features = features
         self.held = AllocatedDevices()
-        self._slices: dict[str, Object] = {}
+        self._attested = AttestedSlices()
+        self._slices: dict[str, Object] = {}  # without devices that their host does not have
         self._pages: dict[str, Page] = {}
         self._blank: dict[str, Page] = {}  # of hosts that have none
         self._mentions: dict[tuple[str, str], set[str]] = {}  # pool -> pages with bookings or records of its devices
@@ -68,9 +70,12 @@ class DeviceIndex:
 
     @classmethod
     def of(cls, slices: Iterable[Object], pages: Iterable[Page], nodes: Iterable[Object],
-           features: Features = FEATURES, rules: Iterable[Object] = ()) -> DeviceIndex:
+           features: Features = FEATURES, rules: Iterable[Object] = (), *,
+           inventories: Iterable[Object] = ()) -> DeviceIndex:
         """All at once."""
         index = cls(features)
+        for inventory in inventories:
+            index.put_inventory(inventory["metadata"]["name"], inventory)
         for number, obj in enumerate(slices):
             index.put_slice(f"{obj['metadata']['name']}|{number}", obj)
         for rule in rules:
@@ -85,7 +90,12 @@ class DeviceIndex:
 
     def put_slice(self, name: str, obj: Object | None) -> None:
         self._changed.setdefault(name, self._slices.get(name))
-        _put(self._slices, name, obj)
+        _put(self._slices, name, self._attested.put(name, obj))
+
+    def put_inventory(self, name: str, inventory: Object | None) -> None:
+        """A HostInventory."""
+        for slice_name, obj in self._attested.put_inventory(name, inventory):
+            self.put_slice(slice_name, obj)
 
     def put_rule(self, name: str, rule: Object | None) -> None:
         """A DeviceTaintRule."""

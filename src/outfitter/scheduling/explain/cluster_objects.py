@@ -97,7 +97,8 @@ class ClusterObjects:
     def snapshot(self) -> SchedulingSnapshot:
         """What the scheduler would decide on. A device that a claim was allocated and that is on no page (another driver's) is
         held as well."""
-        index = DeviceIndex.of(self.slices, self._parsed_pages(), self.nodes, self.features, self.rules)
+        index = DeviceIndex.of(self.slices, self._parsed_pages(), self.nodes, self.features, self.rules,
+                               inventories=self.inventories)
         for claim in self.claims:
             for result, held in self._unpaged(claim):
                 index.hold(result, held)
