@@ -209,6 +209,11 @@ EXAMPLES: dict[str, Rejection] = {
     "pre-assigned to another pod": of(Code.ASSIGNED_TO_OTHER, GPU, pod="web", namespace="lab"),
     "tainted": of(Code.TAINTED, GPU, taint="hot=very:NoSchedule", **REQUEST),
     "tainted, tolerated until now": of(Code.TAINTED, GPU, taint="hot:NoExecute", expired=True, **REQUEST),
+    "tainted by a rule": of(Code.TAINTED, GPU, taint="hot:NoSchedule", rules=("cooling",), **REQUEST),
+    "tainted by two rules, for a flavor": of(
+        Code.TAINTED, GPU, taint="hot:NoExecute, old:NoSchedule", rules=("cooling", "aged")),
+    "a claim whose device is tainted by a rule": of(
+        Code.CLAIM_DEVICE_TAINTED, GPU, claim="c", taint="hot:NoExecute", rules=("cooling",)),
     "tainted, for a flavor": of(Code.TAINTED, GPU, taint="hot:NoExecute"),
     "too small": of(Code.CAPACITY_TOO_SMALL, GPU, **REQUEST),
     "too little left": of(Code.CAPACITY_USED, GPU, **REQUEST),

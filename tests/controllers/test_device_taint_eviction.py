@@ -135,7 +135,7 @@ async def test_expired_toleration_does_not_allocate_the_device(scene: Scene) -> 
     assert isinstance(told, Waiting)
     assert {one.device.device: one.detail for _, rejected in told.hosts for one in rejected.obstacles
             if one.code is RejectionCode.TAINTED and one.device is not None} == {
-        "x0": {"request": "it", "taint": "example.com/broken:NoExecute", "expired": True}}
+        "x0": {"request": "it", "taint": "example.com/broken:NoExecute", "rules": ("broken",), "expired": True}}
     await scene.delete(kinds.DEVICE_TAINT_RULE, "broken")
     assert (await settled(scene, "three"))["status"]["phase"] == "Running"
 

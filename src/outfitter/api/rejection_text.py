@@ -127,7 +127,13 @@ def _claim_in_use(rejection: Rejection, wording: Wording) -> str:
 def _claim_device_tainted(rejection: Rejection, wording: Wording) -> str:
     device = rejection.device.short if rejection.device is not None else "a device"
     claim = rejection.detail.get("claim")
-    return f"{f'claim {claim} keeps ' if claim else ''}{device}, which has the taint {rejection['taint']}"
+    return f"{f'claim {claim} keeps ' if claim else ''}{device}, which has the taint {_taint(rejection)}"
+
+
+def _taint(rejection: Rejection) -> str:
+    """The taint, and the DeviceTaintRules by which a device has it."""
+    rules = rejection.detail.get("rules") or ()
+    return f"{rejection['taint']} by DeviceTaintRule {', '.join(rules)}" if rules else str(rejection["taint"])
 
 
 def _request_missing(rejection: Rejection, wording: Wording) -> str:
@@ -395,9 +401,9 @@ def _assigned_to_other(rejection: Rejection, wording: Wording) -> str:
 
 def _tainted(rejection: Rejection, wording: Wording) -> str:
     if not ("request" in rejection.detail or "resource" in rejection.detail):
-        return f"tainted {rejection['taint']}"
+        return f"tainted {_taint(rejection)}"
     longer = " any longer" if rejection.detail.get("expired") else ""
-    return f"tainted {rejection['taint']}, which {request_name(rejection.detail)} does not tolerate{longer}"
+    return f"tainted {_taint(rejection)}, which {request_name(rejection.detail)} does not tolerate{longer}"
 
 
 def _capacity_small(rejection: Rejection, wording: Wording) -> str:

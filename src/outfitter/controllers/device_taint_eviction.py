@@ -83,8 +83,8 @@ class DeviceTaintEviction:
                 for taint in (one for one in snapshot.taints(device) if one.get("effect") == "NoExecute"):
                     left = self._left(device, taint, result.get("tolerations") or (), now)
                     if left is not None:
-                        value = f"={taint['value']}" if taint.get("value") else ""
-                        yield left, f"{device.short} (claim {name}) has the taint {taint.get('key')}{value}:NoExecute"
+                        rule = f" by DeviceTaintRule {taint[taints.RULE]}" if taints.RULE in taint else ""
+                        yield left, f"{device.short} (claim {name}) has the taint {taints.text(taint)}{rule}"
 
     def _left(self, device: DeviceId, taint: Mapping[str, Any], tolerated: Sequence[Mapping[str, Any]], now: datetime
               ) -> float | None:

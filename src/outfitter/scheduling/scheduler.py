@@ -44,6 +44,7 @@ MOST_LOOKED_AT = 100  # the same, while a better alternative of firstAvailable m
 NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because the claim of that name has another owner
 NOWHERE: Mapping[str, Rejection] = {}
 HOLDS = (RejectionCode.HELD, RejectionCode.HARDWARE_HELD)
+COUNTS_FREE = frozenset({RejectionCode.TOO_FEW_FREE, RejectionCode.TOO_FEW_TOGETHER})  # they count devices that match
 SAME_VM = Rejection.of(RejectionCode.HELD, same="the flavor")  # a device that the same VM gets by its flavor
 FEWEST = "of those that can take it, it has the fewest free devices"  # why a VM with a flavor goes to a host
 
@@ -78,6 +79,14 @@ class HostRejection:
     def taken(self) -> tuple[Rejection, ...]:
         """The devices that are what is asked for, and that are held or out of service."""
         return tuple(one for one in self.blocking if one.code in TAKEN)
+
+    @property
+    def not_free(self) -> tuple[Rejection, ...]:
+        """Why devices that are what is asked for are not free: held or out of service first; where free devices were counted
+        also tainted, without capacity and so on."""
+        counted = any(one.code in COUNTS_FREE for one in self.rejections)
+        there = [one for one in self.blocking if one.device is not None and (counted or one.code in TAKEN)]
+        return tuple(sorted(there, key=lambda one: one.code not in TAKEN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +185,7 @@ def driven_out(snapshot: SchedulingSnapshot, given: Mapping[str, Any]) -> Reject
     for device, result in results(given):
         taints = [taint for taint in snapshot.taints(device) if taint.get("effect") == "NoExecute"]
         if (taint := untolerated_taint(taints, result.get("tolerations") or (), snapshot.now)) is not None:
-            return Rejection.of(RejectionCode.CLAIM_DEVICE_TAINTED, device, taint=taints_filter.text(taint))
+            return Rejection(RejectionCode.CLAIM_DEVICE_TAINTED, device, detail=taints_filter.detail([taint]))
     return None
 
 
@@ -437,7 +446,9 @@ class _Placer:
                 unfree += request[0].count - there[0].free
                 short = short or bounds.too_few(request[0], there[0].match, there[0].free)
         counted = tuple(unlike) or ((short,) if short is not None else ())
-        return HostRejection(counted, _far(unmatched, unfree), lambda: self._allocate(host)) if counted else None
+        if not counted:
+            return None
+        return HostRejection(counted, _far(unmatched, unfree), functools.cache(lambda: self._allocate(host)))
 
 
 def _far(unmatched: int, unfree: int) -> tuple[int, ...]:

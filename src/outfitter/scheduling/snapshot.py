@@ -70,6 +70,10 @@ class SchedulingSnapshot:
         blank = self.devices.with_pages(Page(Page.blank(page.host)) for page in self.devices.pages)
         return replace(self, devices=blank.without(blank.holders))
 
+    def without_rules(self, names: Collection[str]) -> SchedulingSnapshot:
+        """The same state as if these DeviceTaintRules did not exist."""
+        return replace(self, devices=self.devices.without_rules(names))
+
     def with_page(self, page: Page) -> SchedulingSnapshot:
         """The same state with another page in the place of its namesake."""
         return replace(self, devices=self.devices.with_pages([page]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from outfitter.api.page import Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
@@ -16,8 +19,18 @@ NEAR = {**claim("c"), "spec": {"devices": {"requests": [ask("nic", count=2)],
 CARDS = part("a", *(dev(f"a{n}", kind="VF", numa=n // 2) for n in range(4)))
 
 
-def waits(wanted: object, parts: list[dict[str, object]], pages: list[Page], nodes: list[dict[str, object]]) -> Waiting:
-    found = placed(pod("c"), [wanted], DeviceIndex.of(parts, pages, nodes))  # type: ignore[list-item]
+TAINT = {"key": "example.com/broken", "effect": "NoSchedule"}
+
+
+def rule(name: str, **selector: str) -> Mapping[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"deviceSelector": selector, "taint": {
+        "key": "example.com/drain", "value": "yes", "effect": "NoSchedule"}}}
+
+
+def waits(
+    wanted: object, parts: list[Any], pages: list[Page], nodes: list[Any], rules: Sequence[Mapping[str, Any]] = ()
+) -> Waiting:
+    found = placed(pod("c"), [wanted], DeviceIndex.of(parts, pages, nodes, rules=rules))  # type: ignore[list-item, arg-type]
     assert isinstance(found, Waiting)
     return found
 
@@ -49,6 +62,14 @@ SUMMARIES = {
     "holders of two hosts": waits(
         claim("c", ask("nic", count=2)), [A, B], [page("a", ("a0", "train")), page("b", ("b0", "train"))], NODES
     ),
+    "a DeviceTaintRule": waits(claim("c"), [CARDS], [], [node("a")], [rule("maintenance")]),
+    "a DeviceTaintRule on two hosts": waits(claim("c"), [A, B], [], NODES, [rule("maintenance")]),
+    "taints, holders and what is out of service": waits(
+        claim("c"), [part("a", *(dev(f"a{n}", kind="VF") for n in range(6)), {**dev("a6", kind="VF"), "taints": [TAINT]})],
+        [Page({**page("a", *((f"a{n}", f"c{n}") for n in range(3))).object, "spec": {
+            **page("a", *((f"a{n}", f"c{n}") for n in range(3))).object["spec"], "quarantined": [{
+                "device": {"driver": DRIVER, "pool": "a", "device": "a3"}, "since": "2026-01-01T00:00:00Z", "by": "admin"}]}})],
+        [node("a")], [rule("first", device="a4"), rule("second", device="a5")]),
     "too few on one NUMA node": waits(NEAR, [CARDS], [page("a", ("a0", "train"), ("a3", "train"))], [node("a")]),
 }
 

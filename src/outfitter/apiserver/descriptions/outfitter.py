@@ -84,7 +84,7 @@ FIELDS: Mapping[str, str] = {
     "left.device": "The device.",
     "left.what": "What became of it.",
     "HostInventory.spec.warnings": "What is wrong with the host or its configuration.",
-    "HostInventory.spec.published": "The devices that it publishes in ResourceSlices. The scheduler uses no others of its pool.",
+    "HostInventory.spec.published": "The devices that it publishes in slices; the scheduler uses no others of its pool.",
     "published.driver": "The driver of the slices.",
     "published.devices": "The devices, by name.",
     "HostInventory.spec.cells": "Its NUMA cells.",

@@ -200,6 +200,12 @@ class DeviceIndex:
                 out._touched.add((result["driver"], result["pool"]))
         return out
 
+    def without_rules(self, names: Collection[str]) -> DeviceIndex:
+        """A copy without these DeviceTaintRules."""
+        out = self.restricted_to(self._nodes)
+        out._pools = out._pools.without_rules(names)
+        return out
+
     @property
     def pages(self) -> Collection[Page]:
         return self._pages.values()

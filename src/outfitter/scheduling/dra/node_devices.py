@@ -199,6 +199,13 @@ class PoolSet:
             out._sites = {name: self._sites[name] for name in nodes if name in self._sites}
         return out
 
+    def without_rules(self, names: Collection[str]) -> PoolSet:
+        """The same pools as if these DeviceTaintRules did not exist. Slices are parsed again: it is for few hosts."""
+        out = PoolSet((part.raw for parts in self._of.values() for part in parts),
+                      [rule for rule in self.rules if rule["metadata"]["name"] not in names])
+        out.contents = self.contents
+        return out
+
     def nodes(self, pool: tuple[str, str]) -> set[str] | None:
         """The names of those that can reach a pool (its driver and name); None: that is for each node to say."""
         parts = self._of.get(pool, ())

@@ -10,7 +10,7 @@ from typing import Any
 
 from outfitter.api.natural_order import natural
 from outfitter.api.rejection import UNLIKE, Rejection, RejectionCode
-from outfitter.api.rejection_text import EXACT, Wording, render, render_all, request_name, sentence
+from outfitter.api.rejection_text import EXACT, Wording, render_all, request_name, sentence
 from outfitter.scheduling.scheduler import HostRejection
 
 NAMED = 3  # hosts or devices that are named of many
@@ -21,6 +21,7 @@ MANY = 1000  # more than a device can fail
 NUMA = frozenset({RejectionCode.NUMA_TOO_FEW_CPUS, RejectionCode.NUMA_TOO_FAR})
 OWN = frozenset({"has", "rooms", "cells", "counter", "pool", "until"})  # details in which hosts differ that reject alike
 HOLDERS = 2  # of devices, that the short line of a host names
+CAUSES = 5  # kinds of causes that it names
 NEAREST = 2  # requests for which the short answer names the nearest device
 
 
@@ -37,16 +38,36 @@ class HostGroup:
         if len(self.hosts) == 1:
             return f"{first}: {render_all(self.nearest.rejections, wording)}"
         text = render_all(self.nearest.rejections, replace(wording, many=True))
+        if (why := causes(self.nearest, wording)):
+            text += f"; on {first}: {why}"
         counted = all(rejection.code is RejectionCode.NO_MATCH for rejection in self.nearest.rejections)
         return f"{many} ({few(self.hosts)}): {text}" if self.alike or counted else f"{many} such as {first}: {text}"
 
 
-def with_holders(host: HostRejection, wording: Wording) -> str:
-    """Why a host rejects a pod, with the holders of the first devices that it asks for."""
+def with_causes(host: HostRejection, wording: Wording) -> str:
+    """Why a host rejects a pod, and why devices that match are not free."""
     apart = [sentence(one, wording) for one in host.blocking if one.code is RejectionCode.CONSTRAINT_UNMET]
-    taken = [render(one, wording) for one in host.taken]
-    holders = [*taken[:HOLDERS], *(["..."] if len(taken) > HOLDERS else [])]
-    return (apart or [render_all(host.rejections, wording)])[0] + (f" ({'; '.join(holders)})" if holders else "")
+    why = causes(host, wording)
+    return (apart or [render_all(host.rejections, wording)])[0] + (f" ({why})" if why else "")
+
+
+def causes(host: HostRejection, wording: Wording) -> str:
+    """Why devices that match are not free: each cause with its devices. Of many, one of each code and DeviceTaintRule."""
+    same: dict[str, dict[str, None]] = {}
+    firsts: dict[Hashable, str] = {}  # code and rules -> text
+    for one in host.not_free:
+        text = sentence(one, wording)
+        same.setdefault(text, {})[one.device.device if one.device is not None else ""] = None
+        firsts.setdefault(_cause(one), text)
+    shown = set(list(firsts.values())[:CAUSES])
+    shown.update([text for text in same if text not in shown][:max(0, HOLDERS - len(shown))])
+    out = [f"{few(sorted(names, key=natural))}: {text}" for text, names in same.items() if text in shown]
+    return "; ".join([*out, *(["..."] if len(shown) < len(same) else [])])
+
+
+def _cause(rejection: Rejection) -> Hashable:
+    """What makes two causes of one kind."""
+    return rejection.code, rejection.detail.get("rules")
 
 
 def by_distance(hosts: Sequence[tuple[str, HostRejection]]) -> list[tuple[str, HostRejection]]:
@@ -68,13 +89,13 @@ def groups(hosts: Sequence[tuple[str, HostRejection]]) -> list[HostGroup]:
         group.nearest.far, -_nearness(group.nearest)[0] if few_hosts else 0, -len(group.hosts)))
 
 
-def _nearness(rejected: HostRejection) -> tuple[int, frozenset[RejectionCode]]:
+def _nearness(rejected: HostRejection) -> tuple[int, frozenset[Hashable]]:
     """How near the nearest device of a host is where none matches, and why those that match are not free. Looks at every
     device, so it is for few hosts."""
     if rejected.seek is None:
         return 0, frozenset()
     if rejected.far[0] < 2:
-        return 0, frozenset(one.code for one in rejected.taken)
+        return 0, frozenset(map(_cause, rejected.not_free))
     return max((_passed(one) for one in _near_misses(rejected)), default=-MANY), frozenset()
 
 
@@ -100,7 +121,7 @@ def _frozen(value: Any) -> Hashable:
 def short(hosts: Sequence[tuple[str, HostRejection]], wording: Wording = EXACT) -> list[str]:
     """A handful of lines."""
     found = groups(hosts)
-    out = [f"{group.hosts[0]}: {with_holders(group.nearest, wording)}" if len(group.hosts) == 1 else group.text(wording)
+    out = [f"{group.hosts[0]}: {with_causes(group.nearest, wording)}" if len(group.hosts) == 1 else group.text(wording)
            for group in found[:SHORT]]
     if len(found) > SHORT:
         out.append(f"{sum(len(group.hosts) for group in found[SHORT:])} more hosts, for other reasons")

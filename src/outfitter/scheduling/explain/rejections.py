@@ -114,7 +114,7 @@ def _of_device(search: Search, want: RequestCandidates, index: int) -> Rejection
     taint = taints.untolerated_taint(device.taints, want.ask.tolerations, search.now) if search.features.device_taints else None
     if taint is not None:
         expired = taints.untolerated_taint([taint], want.ask.tolerations) is None
-        return Rejection(RejectionCode.TAINTED, device.id, detail={**request, "taint": taints.text(taint), "expired": expired})
+        return Rejection(RejectionCode.TAINTED, device.id, detail={**request, **taints.detail([taint]), "expired": expired})
     if search.site.counted & bit and not search.features.partitionable_devices:
         return _disabled(search, index, request, "shares counters", "DRAPartitionableDevices")
     if search.counters is not None and search.counters.take(*search.counters.nothing, index) is None and not (

@@ -18,7 +18,7 @@ from outfitter.api.rejection_text import Wording, holder_name, render
 from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
-from outfitter.scheduling.scheduler import Placement, Waiting, place
+from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, place
 from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 
 HOSTS = 5  # the nearest, that are tried
@@ -57,10 +57,18 @@ def ways(snapshot: SchedulingSnapshot, pod: Mapping[str, Any], waiting: Waiting)
             out += [f"{host} could take it after: kubectl uncordon {host}"] if cordoned and fits(here) else []
             continue
         wanted = {one.device.device for one in refusal.taken if one.device is not None}
-        out += list(_releases(host, here, wanted, fits, reader)) or never(here.emptied())
+        out += list(_releases(host, here, wanted, fits, reader)) or list(_unruled(host, here, refusal, fits)) or never(
+            here.emptied())
         if len(out) >= MOST:
             break
     return out[:MOST]
+
+
+def _unruled(host: str, here: SchedulingSnapshot, refusal: HostRejection, fits: Fits) -> Iterator[str]:
+    """The DeviceTaintRules that keep matching devices of a host back, if the pod fits without them."""
+    rules = sorted({rule for one in refusal.not_free for rule in one.detail.get("rules") or ()})
+    if rules and fits(here.without_rules(rules)):
+        yield f"{host} could take it after: kubectl delete devicetaintrule {' '.join(rules)}"
 
 
 def _releases(host: str, here: SchedulingSnapshot, wanted: set[str], fits: Fits, reader: Wording) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import EXACT, render, render_all
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.scheduler import COUNTS_FREE, HostRejection, Waiting
 
 LONGEST = 1000  # letters: it is written into conditions and events
 
@@ -35,13 +35,16 @@ def _own(waiting: Waiting) -> str:
 def by_code(waiting: Waiting) -> dict[RejectionCode, str]:
     """For each code the hosts that are rejected for it, with the words of the first."""
     out = {rejection.code: render(rejection) for rejection in reversed(waiting.rejections)}
-    hosts: dict[RejectionCode, list[tuple[str, Rejection]]] = {}
+    hosts: dict[RejectionCode, list[tuple[str, Rejection, HostRejection]]] = {}
     for host, rejected in grouping.by_distance(waiting.hosts):
         for rejection in rejected.rejections:
-            hosts.setdefault(rejection.code, []).append((host, rejection))
+            hosts.setdefault(rejection.code, []).append((host, rejection, rejected))
     for code, those in hosts.items():
-        names = grouping.few(list(dict.fromkeys(host for host, _ in those)))
-        out.setdefault(code, f"{names}: {render(those[0][1])}"[:LONGEST])
+        names, (first, rejection, rejected) = list(dict.fromkeys(host for host, *_ in those)), those[0]
+        text = f"{grouping.few(names)}: {render(rejection)}"
+        if code in COUNTS_FREE and (why := grouping.causes(rejected, EXACT)):
+            text += f" ({why})" if len(names) == 1 else f"; on {first}: {why}"
+        out.setdefault(code, text[:LONGEST])
     return {code: out[code] for code in waiting.codes}
 
 
@@ -49,7 +52,7 @@ def _lines(waiting: Waiting) -> list[str]:
     same: dict[str, list[str]] = {}
     for host, rejection in waiting.hosts:
         if host in waiting.named:
-            same.setdefault(grouping.with_holders(rejection, EXACT), []).append(host)
+            same.setdefault(grouping.with_causes(rejection, EXACT), []).append(host)
     return [f"{', '.join(names)}: {text}" for text, names in same.items()]
 
 

@@ -10,6 +10,7 @@ Taint = Mapping[str, Any]
 Toleration = Mapping[str, Any]
 # Keys of taints that our driver publishes of what a page records: the page is read by everyone who decides, and is sooner.
 RECORDED_ON_PAGE = frozenset(f"outfitter.dev/{word}" for word in ("reserved", "quarantined", "unclean", "held"))
+RULE = "rule"  # key of a taint by a DeviceTaintRule, beside Kubernetes' own: the rule's name
 KEEPS_AWAY = ("NoSchedule", "NoExecute")  # the effects that keep new pods away
 
 
@@ -18,14 +19,20 @@ def ruled(rules: Sequence[Mapping[str, Any]], driver: str, pool: str, device: st
     if not rules:
         return []
     wanted = {"driver": driver, "pool": pool, "device": device}
-    out = []
+    out: list[Taint] = []
     for rule in rules:
         spec = rule.get("spec") or {}
         selector = spec.get("deviceSelector")
         if selector is not None and spec.get("taint") and all(
                 selector.get(key) in (None, value) for key, value in wanted.items()):
-            out.append(spec["taint"])
+            out.append({**spec["taint"], RULE: rule["metadata"]["name"]})
     return out
+
+
+def detail(taints: Sequence[Taint]) -> dict[str, Any]:
+    """The taints as details of a rejection: their text, and the DeviceTaintRules that put them on the device."""
+    rules = tuple(dict.fromkeys(str(taint[RULE]) for taint in taints if RULE in taint))
+    return {"taint": ", ".join(map(text, taints)), **({"rules": rules} if rules else {})}
 
 
 def text(taint: Taint) -> str:

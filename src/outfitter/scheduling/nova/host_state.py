@@ -186,7 +186,7 @@ def _device(device: PublishedDevice, provider_of: Mapping[str, str]) -> PciDevic
         device.id, attributes[PCI_BUS_ID], FunctionKind(attributes["kind"]), attributes.get("vendor") or "",
         attributes.get("product") or "", provider_of.get(raw["name"], ""), attributes.get(f"{slices.STANDARD}/numaNode"),
         attributes.get("liveMigratable"), bool(attributes.get("remoteManaged")),
-        Rejection.of(RejectionCode.TAINTED, device.id, taint=", ".join(map(taints.text, tainted))) if tainted else None, takes)
+        Rejection(RejectionCode.TAINTED, device.id, detail=taints.detail(tainted)) if tainted else None, takes)
 
 
 def _exhausted(device: PciDevice, left: Mapping[str, Mapping[str, str]]) -> Rejection | None:
