@@ -271,6 +271,7 @@ async def embedded(
     names: IdGenerator | None = None,
     synchronous: str = "FULL",
     config: Config = DEFAULT,
+    accept_lost_writes: bool = False,
 ) -> AsyncIterator[Embedded]:
     """The whole product in this process, without a port until `serve` is called; in memory unless `data` names a folder. Of the
     configuration the aliases and how to choose are used here; what it says of hosts comes with these."""
@@ -278,7 +279,7 @@ async def embedded(
     clock, names = clock or SystemClock(), names or IdGenerator()
     rules = admission.AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)})
     store = Memory(clock=clock, names=names, rules=rules) if data is None else SQLite(
-        data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous)
+        data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous, accept_lost_writes=accept_lost_writes)
     product = Embedded(store, hosts, clock=clock, config=config, aliases=aliases)
     try:
         await product.start()
@@ -337,9 +338,10 @@ class Credentials:
 def credentials(folder: Path, clock: Clock) -> Credentials:
     """Keys and certificates of the embedded server, created once, and again before they expire or if they are unusable."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    pki.check_folder(folder)
     now = clock.now()
     names = ("ca", "server", "admin")
-    fresh = all((folder / f"{name}.{part}").exists() for name in names for part in ("crt", "key")) and all(
+    fresh = all(os.path.lexists(folder / f"{name}.{part}") for name in names for part in ("crt", "key")) and all(
         pki.usable(_pair(folder, name), _pair(folder, "ca"), now=now, until=now + RENEW_BEFORE) for name in names)
     if not fresh:
         span = {"valid_from": now - timedelta(hours=1), "valid_until": now + CERTIFICATES_LAST}
@@ -348,13 +350,13 @@ def credentials(folder: Path, clock: Clock) -> Credentials:
         pki.server(ca, "outfitter", hosts=["127.0.0.1", "::1", "localhost"], **span).save(folder, "server")
         pki.client(ca, "admin", groups=[auth.MASTERS], **span).save(folder, "admin")
     token = folder / "token"
-    if not token.exists() or not token.read_text().strip():
+    if not os.path.lexists(token) or not pki.read_private(token).strip():
         pki.save_private(token, secrets.token_hex(16).encode())
-    return Credentials(folder, _pair(folder, "ca"), _pair(folder, "admin"), token.read_text().strip())
+    return Credentials(folder, _pair(folder, "ca"), _pair(folder, "admin"), pki.read_private(token).decode().strip())
 
 
 def _pair(folder: Path, name: str) -> pki.Pair:
-    return pki.Pair((folder / f"{name}.crt").read_bytes(), (folder / f"{name}.key").read_bytes())
+    return pki.Pair(pki.read_certificate(folder / f"{name}.crt"), pki.read_private(folder / f"{name}.key"))
 
 
 def copy_kubeconfig(source: Path, target: Path) -> None:

@@ -29,7 +29,7 @@ SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
 
 def run(
     *, data: Path, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool, settings: Path | None = None,
-    hypervisor: str | None = None,
+    hypervisor: str | None = None, accept_lost_writes: bool = False,
 ) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -38,7 +38,7 @@ def run(
             loaded = config.load(settings, alias.check) if settings is not None else config.DEFAULT
             hosts, why = choose(simulation, data.absolute(), loaded, hypervisor)
             runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
-                              settings=loaded))
+                              settings=loaded, accept_lost_writes=accept_lost_writes))
         except BrokenPipeError:
             raise  # the reader of the output is gone
         except OSError as error:  # a folder that may not be written, a disk that is full
@@ -54,13 +54,14 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _serve(
-    data: Path, port: int, hosts: Sequence[AgentHost], why: str, *, kubeconfig: Path | None, settings: Config
+    data: Path, port: int, hosts: Sequence[AgentHost], why: str, *, kubeconfig: Path | None, settings: Config,
+    accept_lost_writes: bool,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stop)
-    async with app.embedded(data=data, hosts=hosts, config=settings) as product:
+    async with app.embedded(data=data, hosts=hosts, config=settings, accept_lost_writes=accept_lost_writes) as product:
         spare_the_collector()
         written = await product.serve(data, port)
         if kubeconfig is not None:

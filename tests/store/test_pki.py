@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import stat
 from collections.abc import Callable
@@ -134,3 +135,70 @@ def test_refused(name: str) -> None:
     call, says = REFUSED[name]
     with pytest.raises(errors.StartupRefused, match=says):
         call()
+
+
+# -- files that other users can read or replace
+
+
+def opened_to_others(mode: int) -> Callable[[Path], None]:
+    return lambda path: path.chmod(mode)
+
+
+def owned_by_another(path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    os.chown(path, 12345, -1)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+EXPOSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "all can read it": (opened_to_others(0o604), r"has mode 0604, other users can read it: chmod 600 \S+api.key"),
+    "a group can read it": (opened_to_others(0o640), "has mode 0640, other users can read it: chmod 600"),
+    "another user owns it": (owned_by_another, r"belongs to user 12345, .*: chown \d+ \S+api.key"),
+    "a link": (linked, "is a symbolic link"),
+    "a folder": (folder_instead, "is not a file"),
+}
+
+
+@pytest.mark.parametrize("case", EXPOSED)
+def test_a_key_that_others_may_know_is_refused(tmp_path: Path, case: str) -> None:
+    expose, says = EXPOSED[case]
+    _, key = server().save(tmp_path, "api")
+    assert pki.read_private(key)
+    expose(key)
+    with pytest.raises(errors.StartupRefused, match=says):
+        pki.read_private(key)
+
+
+def test_a_certificate_may_be_read_by_all_and_written_by_its_owner(tmp_path: Path) -> None:
+    cert, _ = server().save(tmp_path, "api")
+    assert stat.S_IMODE(cert.stat().st_mode) & 0o022 == 0
+    assert pki.read_certificate(cert)
+    cert.chmod(0o646)
+    with pytest.raises(errors.StartupRefused, match="other users can write it: chmod 644"):
+        pki.read_certificate(cert)
+
+
+def test_a_folder_of_keys_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    pki.check_folder(tmp_path)
+    tmp_path.chmod(0o770)
+    with pytest.raises(errors.StartupRefused, match="other users can write it: chmod 700"):
+        pki.check_folder(tmp_path)
+
+
+def test_saving_replaces_a_link_and_does_not_follow_it(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("of another program")
+    for name in ("api.crt", "api.key"):
+        (tmp_path / name).symlink_to("other")
+    server().save(tmp_path, "api")
+    assert (tmp_path / "other").read_text() == "of another program"
+    assert not (tmp_path / "api.crt").is_symlink()

@@ -14,9 +14,9 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import CONFIG_MAP, LEDGER_PAGE
-from outfitter.store import sqlite as sqlite_backend
 from outfitter.store.base import Create, Delete
 from outfitter.store.clock import ManualClock
+from outfitter.store.disk import database
 from outfitter.store.sqlite import Batch, SQLite
 from tests.store import backends
 from tests.store.backends import PATIENCE, config, settle, soon
@@ -271,11 +271,12 @@ async def test_a_watch_outlives_a_failure_and_misses_nothing(store: SQLite, disk
 
 async def test_a_transaction_that_fails_half_way_is_rolled_back(store: SQLite) -> None:
     await store.create(CONFIG_MAP, config("a"))
-    store._db.execute("create trigger no before insert on objects when new.name = 'bad' begin select raise(abort, 'no'); end")
+    db = store._disk.connection
+    db.execute("create trigger no before insert on objects when new.name = 'bad' begin select raise(abort, 'no'); end")
     with pytest.raises(errors.Unavailable):
         await store.commit([Create(CONFIG_MAP, config("good")), Create(CONFIG_MAP, config("bad"))])
-    assert store._db.execute("select name from objects").fetchall() == [("a",)]
-    store._db.execute("drop trigger no")
+    assert db.execute("select name from objects").fetchall() == [("a",)]
+    db.execute("drop trigger no")
     await store.create(CONFIG_MAP, config("good"))
     assert await names(store) == ["a", "good"]
 
@@ -311,7 +312,7 @@ async def test_one_transaction_with_several_lives_of_an_object(tmp_path: Path, m
         "delete": lambda name: store.delete(CONFIG_MAP, name, "default"),
         "again": lambda name: store.create(CONFIG_MAP, config(name, "created again"))}
     lives = {"changed": ("create", "change"), "gone": ("create", "change", "delete"), "back": ("create", "delete", "again")}
-    for name, life in {**lives, **{f"other-{number}": ("create",) for number in range(sqlite_backend.ROWS + 3)}}.items():
+    for name, life in {**lives, **{f"other-{number}": ("create",) for number in range(database.ROWS + 3)}}.items():
         for work in life:
             tasks.append(asyncio.ensure_future(works[work](name)))
             await settle(3)
@@ -324,7 +325,7 @@ async def test_one_transaction_with_several_lives_of_an_object(tmp_path: Path, m
     await store.close()
     assert {name: text for name, text in found.items() if not name.startswith("other")} == {
         "first": "", "changed": "changed", "back": "created again"}
-    assert len(found) == 3 + sqlite_backend.ROWS + 3
+    assert len(found) == 3 + database.ROWS + 3
 
 
 async def test_the_revision_never_goes_back(tmp_path: Path) -> None:

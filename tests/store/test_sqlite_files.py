@@ -18,9 +18,10 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import CONFIG_MAP
-from outfitter.store import sqlite as backend
 from outfitter.store.base import Create
-from outfitter.store.sqlite import APPLICATION_ID, FILE, MIGRATIONS, SQLite
+from outfitter.store.disk import database_file
+from outfitter.store.disk.database_file import APPLICATION_ID, FILE, MIGRATIONS
+from outfitter.store.sqlite import SQLite
 from tests.store.backends import config, names
 
 # -- refused
@@ -41,7 +42,7 @@ def text_file(path: Path) -> None:
 
 
 def short_file(path: Path) -> None:
-    path.write_bytes(backend.HEADER)
+    path.write_bytes(database_file.HEADER)
 
 
 def other_database(path: Path) -> None:
@@ -55,6 +56,15 @@ def newer_format(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute(f"pragma user_version = {len(MIGRATIONS) + 1}")
         db.commit()
+
+
+def statement(*statements: str) -> Callable[[Path], None]:
+    def execute(path: Path) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            for text in statements:
+                db.execute(text)
+
+    return execute
 
 
 def overwritten_page(path: Path) -> None:
@@ -78,7 +88,7 @@ def with_log(path: Path) -> None:
     """As a crash leaves it: the last writes are in the log alone."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("pragma journal_mode = wal")
-        db.execute("update meta set value = (select max(revision) + 1 from objects)")
+        db.execute("update meta set value = (select max(revision) + 1 from objects) where key = 'revision'")
         db.commit()
         copies = {name: path.with_name(name).read_bytes() for name in (path.name, f"{path.name}-wal")}
     for name, data in copies.items():
@@ -105,13 +115,24 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a text file": (text_file, "is not a database of outfitter"),
     "a file that ends too soon": (short_file, "is not a database of outfitter"),
     "another program's database": (other_database, "is the database of another program"),
+    "no table of objects": (statement("drop table objects"), "is damaged .table objects: no such table"),
+    "no table meta": (statement("drop table meta"), "is damaged .table meta: no such table"),
+    "a missing column": (
+        statement("alter table objects rename column data to body"), "is damaged .table objects: no such column"),
+    "no format": (statement("pragma user_version = 0"), "is damaged .its format is 0"),
+    "a negative format": (statement("pragma user_version = -3"), "is damaged .its format is -3"),
+    "a view in place of a table": (
+        statement("alter table objects rename to o", "create view objects as select * from o"), "is damaged"),
+    "a table without its key": (
+        statement("create table o as select * from objects", "drop table objects", "alter table o rename to objects"),
+        "is damaged"),
     "a newer format": (newer_format, rf"newer outfitter \(its format is {len(MIGRATIONS) + 1}"),
     "an overwritten page": (overwritten_page, "is damaged"),
     "an overwritten object": (overwritten_object, "cannot be read"),
     "a file cut short": (cut_short, "is damaged"),
     "damage beside a log": (damaged_beside_a_log, "is damaged"),
-    "a log without its file": (log_without_file, "is missing or empty, but its log"),
-    "a log beside an empty file": (log_beside_an_empty_file, "is missing or empty, but its log"),
+    "a log without its file": (log_without_file, "is missing or empty, but revision 200 was acknowledged"),
+    "a log beside an empty file": (log_beside_an_empty_file, "is missing or empty, but revision 200 was acknowledged"),
 }
 
 
@@ -143,7 +164,7 @@ def nothing(path: Path) -> None:
 
 
 def half_made(path: Path) -> None:
-    path.with_name(f"{FILE}.new").write_bytes(backend.HEADER + b"half")
+    path.with_name(f"{FILE}.new").write_bytes(database_file.HEADER + b"half")
     path.with_name(f"{FILE}.new-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + b"\x01" * 600)
 
 
@@ -173,10 +194,10 @@ async def test_a_half_made_file_beside_a_whole_one(tmp_path: Path) -> None:
 
 async def test_a_migration_goes_on_from_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(tmp_path, 3)
-    monkeypatch.setattr(backend, "MIGRATIONS", (*MIGRATIONS, lambda db: db.execute("create table extra (x)")))
+    monkeypatch.setattr(database_file, "MIGRATIONS", (*MIGRATIONS, lambda db: db.execute("create table extra (x)")))
     store = SQLite(tmp_path, kinds.ALL)
-    assert store._db.execute("pragma user_version").fetchone() == (len(MIGRATIONS) + 1,)
-    assert store._db.execute("select count(*) from extra").fetchone() == (0,)
+    assert store._disk.connection.execute("pragma user_version").fetchone() == (len(MIGRATIONS) + 1,)
+    assert store._disk.connection.execute("select count(*) from extra").fetchone() == (0,)
     assert len(names(await store.list(CONFIG_MAP))) == 3
     await store.close()
 
@@ -189,12 +210,12 @@ async def test_a_migration_that_fails_leaves_the_old_format(tmp_path: Path, monk
 
     await filled(tmp_path, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "MIGRATIONS", (*MIGRATIONS, broken))
-        with pytest.raises(sqlite3.OperationalError):
+        patch.setattr(database_file, "MIGRATIONS", (*MIGRATIONS, broken))
+        with pytest.raises(errors.StartupRefused, match="was not migrated from format"):
             SQLite(tmp_path, kinds.ALL)
     store = SQLite(tmp_path, kinds.ALL)  # the older program still can
-    assert store._db.execute("pragma user_version").fetchone() == (len(MIGRATIONS),)
-    assert store._db.execute("select name from sqlite_master where name = 'extra'").fetchall() == []
+    assert store._disk.connection.execute("pragma user_version").fetchone() == (len(MIGRATIONS),)
+    assert store._disk.connection.execute("select name from sqlite_master where name = 'extra'").fetchall() == []
     assert len(names(await store.list(CONFIG_MAP))) == 3
     await store.close()
 
@@ -256,4 +277,5 @@ async def test_the_files_are_for_their_owner_alone_in_a_folder_that_all_may_read
         await store.close()
     finally:
         os.umask(mask)
-    assert seen == dict.fromkeys((FILE, FILE + "-wal", FILE + "-shm"), 0o600)
+    assert set(seen) >= {FILE, FILE + "-wal", FILE + "-revision"}
+    assert set(seen.values()) == {0o600}

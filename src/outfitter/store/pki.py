@@ -5,8 +5,11 @@ that start a real one."""
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import ipaddress
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from outfitter import errors
 from outfitter.api.kinds import Object
 
+MOST_BYTES = 1 << 20  # of a key, certificate or token
 LONGEST_NAME = 64  # what X.509 allows for a common name and for an organisation
 
 
@@ -34,7 +38,7 @@ class Pair:
     def save(self, folder: Path, name: str) -> tuple[Path, Path]:
         """Write NAME.crt and NAME.key; only the owner can read the key."""
         cert, key = folder / f"{name}.crt", folder / f"{name}.key"
-        cert.write_bytes(self.cert)
+        save_private(cert, self.cert, mode=0o644)
         save_private(key, self.key)
         return cert, key
 
@@ -119,11 +123,56 @@ def kubeconfig(
     }
 
 
-def save_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, from its first byte on."""
+def save_private(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write a file that only its owner may write and, by default, read, from its first byte on. A link is replaced, not
+    followed."""
     path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
+
+
+def read_private(path: Path) -> bytes:
+    """The content of a key or token. StartupRefused when other users can read or replace it: it may be known to them."""
+    return _read_own(path, 0o077, f"chmod 600 {path}")
+
+
+def read_certificate(path: Path) -> bytes:
+    """The content of a certificate, which all may read. StartupRefused when every user can replace it."""
+    return _read_own(path, 0o002, f"chmod 644 {path}")
+
+
+def check_folder(folder: Path) -> None:
+    """StartupRefused when other users can replace the keys in a folder."""
+    _check_owner(folder, folder.stat(), 0o022, f"chmod 700 {folder}")
+
+
+def _read_own(path: Path, forbidden: int, remedy: str) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise errors.StartupRefused(f"{path} is a symbolic link: keys, certificates and the token are files in their folder; "
+                                    f"put the file there, or delete the link to have a new one made") from error
+    with contextlib.ExitStack() as opened:
+        opened.callback(os.close, handle)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise errors.StartupRefused(f"{path} is not a file: delete it to have a new one made")
+        _check_owner(path, status, forbidden, remedy)
+        return os.read(handle, MOST_BYTES)
+
+
+def _check_owner(path: Path, status: os.stat_result, forbidden: int, remedy: str) -> None:
+    user = os.geteuid()
+    if status.st_uid not in (user, 0):
+        raise errors.StartupRefused(f"{path} belongs to user {status.st_uid}, outfitter runs as user {user}: chown {user} "
+                                    f"{path} if that user may be trusted with it, or delete it to have a new one made")
+    if status.st_mode & forbidden:
+        may = "read" if forbidden & 0o044 else "write"
+        raise errors.StartupRefused(
+            f"{path} has mode {stat.S_IMODE(status.st_mode):04o}, other users can {may} it: {remedy} if none of them did, or "
+            "delete it to have a new one made")
 
 
 def _leaf(
