@@ -17,8 +17,8 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.store.disk.database_file import FILE
 from outfitter.store.kube import Kube
-from outfitter.store.sqlite import FILE
 from outfitter.store.watch_cache import encode
 from tests.e2e.process import EXAMPLE, Up
 

@@ -23,6 +23,7 @@ ROWS = 64  # per statement
 VACUUM_PAGES = 256  # 1 MB: moved in one transaction when the database is compacted
 FREE_PAGES = 64  # free pages that are not worth a transaction
 FREE_SHARE = 4  # a quarter of the pages may be free
+LEAST_WAL_PAGES = 256  # 1 MB: a small database has a log of at most half its size, but not below that
 CHECK_SECONDS = 0.1  # between two looks at the paths of the files
 RowKey = tuple[str, str, str, str]  # group, plural, namespace, name
 Row = tuple[str, str, str, str, int, bytes]
@@ -122,20 +123,27 @@ class Database:
 
     def maintain(self, *, idle: bool) -> bool:
         """Sync the record, return a piece of the free space to the file system, copy the log into the database. Whether there
-        is more to compact. The log is cut to nothing only when `idle`: it is faster to overwrite than to extend."""
+        is more to compact. The log is cut to nothing when `idle` or when it is too long for the database: it is faster to
+        overwrite than to extend."""
         self.check_place()  # at these paths there may be the files of another process now
         self._record.sync()
         if self._vacuum():
             return True
-        self.connection.execute(f"pragma wal_checkpoint({'truncate' if idle else 'passive'})").fetchone()
+        limit = min(database_file.WAL_PAGES, max(LEAST_WAL_PAGES, self._pragma("page_count") // 2))
+        self._pragma("wal_autocheckpoint", limit)
+        too_long = database_file.size(database_file.wal_path(self.path)) > 2 * limit * self._pragma("page_size")
+        self.connection.execute(f"pragma wal_checkpoint({'truncate' if idle or too_long else 'passive'})").fetchone()
         return False
 
+    def _pragma(self, name: str, value: int | None = None) -> int:
+        return int(self.connection.execute(f"pragma {name}" if value is None else f"pragma {name} = {value}").fetchone()[0])
+
     def _vacuum(self) -> bool:
-        free, pages = (self.connection.execute(f"pragma {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
-        if free <= max(FREE_PAGES, pages // FREE_SHARE):
+        free = self._pragma("freelist_count")
+        if free <= max(FREE_PAGES, self._pragma("page_count") // FREE_SHARE):
             return False
         self.connection.execute(f"pragma incremental_vacuum({VACUUM_PAGES})").fetchall()
-        return bool(self.connection.execute("pragma freelist_count").fetchone()[0] < free)
+        return self._pragma("freelist_count") < free
 
     def close(self, revision: int) -> None:
         """`revision` is the newest that was written. A database that cannot be marked as closed is checked more strictly at the
