@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Union
 
-from outfitter.api import kinds
+from outfitter.api import kinds, time_fields
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import known_kubevirt_fields
 from outfitter.errors import BadRequest
@@ -161,8 +161,8 @@ EMPTY = (*MAPS, "finalizers", "ownerReferences", "managedFields")  # dropped whe
 
 
 def normalize(kind: Kind, obj: Any) -> Object:
-    """The object with checked types of metadata, spec and status. Null fields are dropped, and so are empty maps and lists of
-    metadata, as in Kubernetes. BadRequest names the field."""
+    """The object with checked types of metadata, spec and status, and times in their normal form. Null fields are dropped, and
+    so are empty maps and lists of metadata, as in Kubernetes. BadRequest names the field. `obj` is the caller's no more."""
     what = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
     if not isinstance(obj, dict):
         raise BadRequest(f"the object provided is unrecognized (must be of type {kind.kind}): it is {_type(obj)}")
@@ -183,7 +183,9 @@ def normalize(kind: Kind, obj: Any) -> Object:
     owners = meta.get("ownerReferences", [])
     if not isinstance(owners, list) or not all(isinstance(owner, dict) for owner in owners):
         raise BadRequest(f"{what}: metadata.ownerReferences: must be a list of objects")
-    return {**out, "metadata": {name: value for name, value in meta.items() if value or name not in EMPTY}}
+    whole = {**out, "metadata": {name: value for name, value in meta.items() if value or name not in EMPTY}}
+    time_fields.normalize_times(kind, whole, what)
+    return whole
 
 
 def _texts(what: str, path: str, value: Any) -> dict[str, str]:
