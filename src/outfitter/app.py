@@ -26,6 +26,7 @@ from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.device_taint_eviction import DeviceTaintEviction
 from outfitter.controllers.embedded.event_expiry import EventExpiry
+from outfitter.controllers.embedded.namespace_defaults import NamespaceDefaults
 from outfitter.controllers.garbage_collector import GarbageCollector
 from outfitter.controllers.kubevirt import KubeVirtController
 from outfitter.controllers.ledger_mirror import LedgerMirror
@@ -187,6 +188,7 @@ class Embedded(Product):
         self.settings = scheduling_config.SchedulingConfig.of(config.scheduling.policy, config.scheduling.features)
         cache = SchedulerCache(context, plugins=plugins.load(plugins.skipped()), policy=self.settings.policy,
                                features=self.settings.features)
+        self.namespace_defaults = NamespaceDefaults(context)
         controllers: list[Controller] = [
             VmController(context),
             VmiController(context, aliases),
@@ -197,6 +199,7 @@ class Embedded(Product):
             NodeTaintEviction(context),
             DeviceStatus(context),
             GarbageCollector(context),
+            self.namespace_defaults,
             EventExpiry(context, keep=config.events.keep, most=config.events.most),
             PodGc(context),
             KubeVirtController(context),
@@ -246,6 +249,7 @@ class Embedded(Product):
         self.server = Server(self.api, certfile=access.folder / "server.crt", keyfile=access.folder / "server.key",
                              ca=access.folder / "ca.crt", port=port)
         await self.server.start()
+        self.namespace_defaults.publish(access.ca.cert.decode())
         config = pki.kubeconfig(self.server.url, ca=access.ca.cert, client=access.admin, cluster=CLUSTER)
         path = data / "kubeconfig"
         pki.save_private(path, yaml.safe_dump(config, sort_keys=False).encode())

@@ -197,6 +197,10 @@ class Terminating(Forbidden):
 
     code = "outfitter.terminating"
 
+    def __init__(self, message: str, namespace: str = "") -> None:
+        super().__init__(message)
+        self.cause = f"namespace {namespace} is being terminated" if namespace else "the namespace is being terminated"
+
 
 class Unauthorized(OutfitterError):
     code = "outfitter.unauthorized"

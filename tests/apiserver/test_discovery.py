@@ -16,7 +16,7 @@ from tests.apiserver.asgi import Client
 
 async def test_readiness_can_be_withheld(store: Memory) -> None:
     client = Client(App(store, ready=lambda: False), token="")
-    assert (await client.get("/readyz")).status == 503
+    assert (await client.get("/readyz")).status == 500
     assert (await client.get("/livez")).data == b"ok"
 
 

@@ -30,7 +30,7 @@ QUEUES = {
     "device_taint_eviction",
     "node_taint_eviction",
     "device_status",
-    "garbage_collector",
+    "garbage_collector", "namespace_defaults", "event_expiry",
     "pod_gc",
     "kubevirt",
     "host_audit",

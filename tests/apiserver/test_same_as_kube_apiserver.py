@@ -95,6 +95,20 @@ def columns(body: Any) -> Any:
         body["rows"][0]["object"] and body["rows"][0]["object"]["kind"])
 
 
+def item_types(body: Any) -> Any:
+    """Whether the items of a list have apiVersion and kind of their own."""
+    return body["kind"], [(item.get("apiVersion"), item.get("kind")) for item in body["items"]]
+
+
+def annotated(body: Any) -> Any:
+    return body["metadata"].get("annotations"), body["metadata"].get("labels")
+
+
+def event(**times: str) -> Object:
+    return {"metadata": {"generateName": "e-"}, "involvedObject": {"namespace": "{ns}", "name": "x"}, **times}
+
+
+ANNOTATE = {"metadata": {"annotations": {"a": "b"}}}
 A = f"{MAPS}/a"
 MAKE = Ask("POST", MAPS, config("a", labels={"tier": "x"}), keep="a")
 SCENARIOS: dict[str, list[Ask]] = {
@@ -199,6 +213,27 @@ SCENARIOS: dict[str, list[Ask]] = {
         Ask("POST", CLAIMS, claim("c", count=1, allocationMode="ExactCount"), look=kind),
         Ask("GET", f"{CLAIMS}/c/status", look=kind),
         Ask("PATCH", f"{CLAIMS}/c", {"status": {"reservedFor": []}}, MERGE, look=lambda body: body.get("status") or {})],
+    "status and metadata in one patch": [
+        Ask("PATCH", "/api/v1/namespaces/{ns}/status", ANNOTATE, MERGE, look=lambda body: body["metadata"].get("annotations")),
+        Ask("POST", "/api/v1/nodes", {"metadata": {"name": "{ns}"}}, look=kind),
+        Ask("PATCH", "/api/v1/nodes/{ns}/status", ANNOTATE, STRATEGIC, look=lambda body: body["metadata"]["annotations"]["a"]),
+        Ask("POST", CLAIMS, claim("c", count=1, allocationMode="ExactCount"), look=kind),
+        Ask("PATCH", f"{CLAIMS}/c/status", ANNOTATE, MERGE, look=annotated)],
+    "types of the items of a list": [
+        MAKE, Ask("GET", MAPS, look=item_types), Ask("DELETE", MAPS, query={"labelSelector": "x=y"}, look=item_types),
+        Ask("POST", CLAIMS, claim("c", count=1, allocationMode="ExactCount"), look=kind),
+        Ask("GET", CLAIMS, look=item_types),
+        Ask("POST", PAGES, page("{ns}")), Ask("GET", PAGES, query={"fieldSelector": "metadata.name={ns}"}, look=item_types),
+        Ask("GET", MAPS, accept="application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", look=item_types)],
+    "times of any form": [
+        Ask("POST", "/apis/coordination.k8s.io/v1/namespaces/{ns}/leases", {
+            "metadata": {"name": "l"}, "spec": {"renewTime": "2026-01-01T02:00:00.000001+02:00"}},
+            look=lambda body: body["spec"]),
+        Ask("POST", "/api/v1/namespaces/{ns}/events", event(
+            firstTimestamp="2026-01-01T00:00:00.999-01:00", lastTimestamp="0001-01-01T00:00:00Z"),
+            look=lambda body: (body["firstTimestamp"], body.get("lastTimestamp"))),
+        *(Ask("POST", "/api/v1/namespaces/{ns}/events", event(firstTimestamp=wrong), look=reason)
+          for wrong in ("yesterday", "2026-01-01", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", ""))],
     "watches that cannot be": [
         Ask("GET", MAPS, query={"watch": "1", "timeoutSeconds": "abc"}),
         Ask("GET", MAPS, query={"watch": "1", "labelSelector": "a==b==c"})],

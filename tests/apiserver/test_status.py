@@ -9,10 +9,22 @@ import pytest
 from outfitter.api import write_request
 from outfitter.api.kinds import Object
 from outfitter.apiserver.app import App
-from outfitter.apiserver.auth import PEER
+from outfitter.apiserver.auth import MASTERS, PEER, User
 from outfitter.errors import NotFound
 from outfitter.store.memory import Memory, OpenRules
-from tests.apiserver.asgi import CLAIMS, CONFIG_MAPS, INSTANCES, JSON_PATCH, MERGE, STRATEGIC, A, Client, config_map, instance
+from tests.apiserver.asgi import (
+    CLAIMS,
+    CONFIG_MAPS,
+    INSTANCES,
+    JSON_PATCH,
+    MERGE,
+    STRATEGIC,
+    A,
+    Client,
+    claim,
+    config_map,
+    instance,
+)
 
 
 class Refusal(NamedTuple):
@@ -163,3 +175,37 @@ async def test_a_certificate_names_its_user_and_groups(client: Client) -> None:
     assert 'User "carol" cannot list' in (await carol.get(CONFIG_MAPS)).json["message"]
     master = Client(client.app, token="", extensions={PEER: {"subject": ((("organizationName", "system:masters"),), *subject)}})
     assert (await master.get(CONFIG_MAPS)).status == 200
+
+
+REFUSED = {
+    "an unknown path": ("GET", "/moon"),
+    "an unknown resource": ("GET", "/api/v1/namespaces/default/moons"),
+    "a subresource that is not served": ("PATCH", "/api/v1/namespaces/default/pods/p/ephemeralcontainers"),
+    "an unknown group": ("GET", "/apis/moon.example.com/v1"),
+    "an object that is not there": ("GET", f"{CONFIG_MAPS}/a"),
+    "a method that is not allowed": ("PATCH", CONFIG_MAPS),
+    "a body that is none": ("POST", CONFIG_MAPS),
+    "an option that is none": ("GET", f"{CONFIG_MAPS}?limit=x"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_every_failure_has_details(client: Client, name: str) -> None:
+    """kubectl debug reads them without a look and would crash."""
+    method, path = REFUSED[name]
+    reply = await client.call(method, path)
+    assert reply.status >= 400
+    assert isinstance(reply.json["details"], dict)
+
+
+async def test_creating_in_a_terminating_namespace_is_forbidden(ruled: Memory) -> None:
+    client = Client(App(ruled, tokens={"admin": User("admin", (MASTERS,))}))
+    await client.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
+    await client.delete("/api/v1/namespaces/team")
+    for path, obj in (("/api/v1/namespaces/team/configmaps", config_map("a")),
+                      ("/apis/resource.k8s.io/v1/namespaces/team/resourceclaims", claim("c"))):
+        reply = await client.post(path, {**obj, "metadata": {"name": "a"}})
+        assert (reply.status, reply.json["reason"]) == (403, "Forbidden")
+        assert reply.json["details"]["causes"] == [{"reason": "NamespaceTerminating", "field": "metadata.namespace",
+                                                    "message": "namespace team is being terminated"}]
+        assert "because it is being terminated" in reply.json["message"]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import kinds, time_fields
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.validate import time_fields
 from tests.apiserver.asgi import CONFIG_MAPS, JSON_PATCH, MERGE, A, Client, config_map
 
 FORMS = {

@@ -14,6 +14,7 @@ from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
+from outfitter.store.watch_cache import encode as store_encode
 from tests.apiserver.asgi import (
     CLAIMS,
     CONFIG_MAPS,
@@ -53,7 +54,8 @@ async def test_sqlite_backend_serves_stored_objects(tmp_path: Path) -> None:
         if not life:
             before = (await client.post(CONFIG_MAPS, config_map("a"))).json
         else:
-            assert (await client.get(CONFIG_MAPS)).json["items"] == [before]
+            listed = {key: value for key, value in before.items() if key not in ("apiVersion", "kind")}
+            assert (await client.get(CONFIG_MAPS)).json["items"] == [listed]
             async with client.watch(CONFIG_MAPS) as stream:
                 assert (await stream.next())["object"] == before
                 await client.patch(f"{CONFIG_MAPS}/a", {"data": {"k": "w"}})
@@ -65,7 +67,8 @@ async def test_reads_in_the_stored_version_are_the_stored_bytes(client: Client, 
     await client.post(CONFIG_MAPS, config_map("a"))
     record = store.record(kinds.CONFIG_MAP, "a", "default")
     assert (await client.get(f"{CONFIG_MAPS}/a")).data == record.data
-    assert record.data in (await client.get(CONFIG_MAPS)).data
+    listed = (await client.get(CONFIG_MAPS)).data
+    assert record.data.removeprefix(b'{"apiVersion":"v1","kind":"ConfigMap",') in listed
 
 
 async def test_a_name_is_made_from_a_prefix(client: Client) -> None:
@@ -276,3 +279,52 @@ async def test_a_pretty_answer_has_lines(client: Client) -> None:
     pretty, plain = await client.get(A, pretty="true"), await client.get(A)
     assert pretty.data.count(b"\n") > 5
     assert pretty.json == plain.json
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_items_of_built_in_kinds_have_no_type(client: Client, version: str) -> None:
+    """As kube-apiserver: the list has it once. Items of custom resources have their own."""
+    claims = CLAIMS.replace("/v1/", f"/{version}/")
+    await client.post(CLAIMS, claim("c"))
+    await client.post(INSTANCES, instance("i"))
+    listed = (await client.get(claims)).json
+    assert (listed["kind"], listed["apiVersion"]) == ("ResourceClaimList", f"resource.k8s.io/{version}")
+    assert [item.keys() & {"kind", "apiVersion"} for item in listed["items"]] == [set()]
+    assert (await client.get(f"{claims}/c")).json["kind"] == "ResourceClaim"
+    instances = (await client.get(INSTANCES)).json["items"]
+    assert [(item["apiVersion"], item["kind"]) for item in instances] == [("kubevirt.io/v1", "VirtualMachineInstance")]
+
+
+async def test_items_that_do_not_begin_with_their_type(client: Client, store: Memory) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    stored = store.record(kinds.CONFIG_MAP, "a", "default")
+    obj = stored.object()
+    stored.data = store_encode({key: obj[key] for key in reversed(obj)})  # as an earlier version stored it
+    item, = (await client.get(CONFIG_MAPS)).json["items"]
+    assert item == {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}
+
+
+METADATA_WITH_STATUS = {
+    "namespaces": ("/api/v1/namespaces", {"metadata": {"name": "x"}}, True),
+    "nodes": ("/api/v1/nodes", {"metadata": {"name": "x"}}, True),
+    "pods": ("/api/v1/namespaces/default/pods", {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}]}}, True),
+    "resourceclaims": (CLAIMS, claim("x"), False),
+    "instances": (INSTANCES, instance("x"), False),
+}
+
+
+@pytest.mark.parametrize("name", METADATA_WITH_STATUS)
+async def test_metadata_in_a_patch_of_status(client: Client, name: str) -> None:
+    path, obj, written = METADATA_WITH_STATUS[name]
+    await client.post(path, obj)
+    owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1"}]
+    change = {"metadata": {"annotations": {"a": "b"}, "labels": {"l": "m"}, "ownerReferences": owners},
+              "status": {"phase": "P"}}
+    patched = await client.patch(f"{path}/x/status", change)
+    assert (patched.status, patched.json["status"]["phase"]) == (200, "P")
+    meta = patched.json["metadata"]
+    assert (meta.get("annotations"), meta.get("labels", {}).get("l")) == (({"a": "b"}, "m") if written else (None, None))
+    assert ("ownerReferences" in meta) == (written and name != "pods")
+    read = (await client.get(f"{path}/x")).json
+    replaced = await client.put(f"{path}/x/status", {**read, "metadata": {**read["metadata"], "annotations": {"a": "c"}}})
+    assert replaced.json["metadata"].get("annotations") == ({"a": "c"} if written else None)

@@ -196,18 +196,18 @@ class AdmissionRules:
             raise NotFound(f'namespaces "{name}" not found')
         if namespace["metadata"].get("deletionTimestamp"):
             raise Terminating(f'{change.kind.resource} "{change.new["metadata"]["name"]}" is forbidden: unable to create new '
-                              f"content in namespace {name} because it is being terminated")
+                              f"content in namespace {name} because it is being terminated", name)
 
     def _causes(self, change: WriteRequest, new: Object) -> Iterator[Cause]:
         kind = change.kind
-        if change.subresource != "status":
+        if change.subresource != "status" or kind.status_writes_metadata:
             yield from names.metadata(new, namespaced=kind.namespaced, plain_label=kind in PLAIN_LABEL_NAMES)
-            if kind in CHECKS and change.subresource == "":
-                yield from CHECKS[kind](new)
-                if kind in self._more and _new_spec(change):
-                    yield from self._more[kind](new)
-            if kind in CONFIG_CHECKS and change.subresource == "":
-                yield from _config_causes(change, new)
+        if kind in CHECKS and change.subresource == "":
+            yield from CHECKS[kind](new)
+            if kind in self._more and _new_spec(change):
+                yield from self._more[kind](new)
+        if kind in CONFIG_CHECKS and change.subresource == "":
+            yield from _config_causes(change, new)
         if kind == kinds.VMI:
             yield from vms.phase(new, change.old)
         if change.verb == "create" and kind == kinds.KUBEVIRT:

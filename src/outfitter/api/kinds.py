@@ -26,6 +26,7 @@ class Kind:
     older: tuple[str, ...] = ()  # further versions accepted and converted
     selectable: tuple[str, ...] = ()  # field selectors besides metadata.name and metadata.namespace
     status_at_create: bool = False  # a create request may contain status (a node that registers itself)
+    status_writes_metadata: bool = False  # a write of status also writes labels, annotations and finalizers
     builtin: bool = True  # built into Kubernetes; False: a CRD, without strategic merge patch
     counts_generations: bool = True  # metadata.generation rises when anything but metadata and status changes
     subresources: tuple[str, ...] = ()  # besides status
@@ -58,12 +59,12 @@ DRA_OLDER = ("v1beta2", "v1beta1", "v1alpha3")
 INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces", namespaced=False, short=("ns",), selectable=("status.phase",),
-                 counts_generations=False, subresources=("finalize",))
+                 counts_generations=False, subresources=("finalize",), status_writes_metadata=True)
 NODE = Kind("", "v1", "Node", "nodes", namespaced=False, short=("no",), selectable=("spec.unschedulable",),
-            status_at_create=True, counts_generations=False)
+            status_at_create=True, counts_generations=False, status_writes_metadata=True)
 POD = Kind("", "v1", "Pod", "pods", short=("po",), categories=("all",), selectable=(
     "spec.nodeName", "spec.schedulerName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase",
-    "status.podIP", "status.nominatedNodeName"))
+    "status.podIP", "status.nominatedNodeName"), status_writes_metadata=True)
 EVENT = Kind("", "v1", "Event", "events", short=("ev",), has_status=False, counts_generations=False,
              selectable=(*(f"involvedObject.{field}" for field in INVOLVED), "reason", "type", "reportingComponent", "source"))
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", short=("cm",), has_status=False, counts_generations=False)

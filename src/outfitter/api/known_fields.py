@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Union
 
-from outfitter.api import kinds, time_fields
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import known_kubevirt_fields
+from outfitter.api.validate import time_fields
 from outfitter.errors import BadRequest
 
 Tree = Mapping[str, Union["Tree", None]]

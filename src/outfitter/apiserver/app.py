@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 
 from outfitter.api import kinds as table
 from outfitter.api.kinds import Kind, Object
-from outfitter.apiserver import auth, discovery, negotiate, openapi, paths, status, verbs, watch
+from outfitter.apiserver import auth, discovery, health, negotiate, openapi, paths, status, verbs, watch
 from outfitter.apiserver.paths import RequestPath
 from outfitter.apiserver.request import Headers, Request, Response, response, warning_headers
 from outfitter.errors import BadRequest, MethodNotAllowed, NotFound, OutfitterError, TooLarge, Unavailable
@@ -48,7 +48,9 @@ class App:
         self._paths = paths.Paths(kinds)
         self._discovery = discovery.Discovery(self._paths.kinds, self._paths.actions)
         self._openapi = openapi.OpenApi(self._paths.kinds)
-        self._ready, self._metrics = ready, metrics
+        self._health = health.Health({"store": lambda: not store.closed},
+                                     {"controllers": ready, "shutdown": lambda: not self._stopping})
+        self._metrics = metrics
         self._watches: set[watch.Watch] = set()
         self._stopping = False
 
@@ -72,7 +74,7 @@ class App:
             if target is None:
                 if user:
                     auth.authorize(user, scope["method"].lower(), None, path)
-                result = self._fixed(scope["method"], words, path, headers)
+                result = self._fixed(scope, words, path, headers)
             else:
                 verb = paths.verb(target, scope["method"])
                 if verb is None:
@@ -106,20 +108,14 @@ class App:
 
     # -- what is not an object
 
-    def _fixed(self, method: str, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Response:
+    def _fixed(self, scope: Scope, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Response:
         """Discovery, OpenAPI, version, health and metrics."""
-        found = self._page(words, path, headers)
-        if method not in ("GET", "HEAD"):
+        found = self._health.answer(words, _query(scope)) if words[0] in health.ENDPOINTS else self._page(words, path, headers)
+        if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowed("the server does not allow this method on the requested resource")
         return found
 
     def _page(self, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Response:
-        if path in ("/healthz", "/livez"):
-            return Response(b"ok", content_type="text/plain")
-        if path == "/readyz":
-            if not self._ready():
-                raise Unavailable("the server is not ready yet")
-            return Response(b"ok", content_type="text/plain")
         if path == "/version":
             return response(discovery.version())
         if path == auth.METRICS and self._metrics is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from outfitter.api import versions
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver import negotiate, tables
 from outfitter.apiserver.negotiate import ResponseFormat
 from outfitter.apiserver.paths import RequestPath
@@ -50,7 +50,8 @@ class Renderer:
         kind = self.target.kind
         if self.plain:
             head = encode({"kind": f"{kind.kind}List", "apiVersion": self.target.api_version, "metadata": meta})
-            return self._answer(head[:-1] + b',"items":[' + b",".join([record.data for record in records]) + b"]}")
+            data = [record.data for record in records] if not kind.builtin else _without_type(kind, records)
+            return self._answer(head[:-1] + b',"items":[' + b",".join(data) + b"]}")
         objects = [versions.from_stored(kind, self.target.version, record.object()) for record in records]
         if self.wanted.as_ == "Table":
             return self._answer(encode(self._table(objects, meta)))
@@ -59,8 +60,9 @@ class Renderer:
             items = [tables.metadata_only(obj, self.wanted.version) for obj in objects]
             return self._answer(encode({"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": meta,
                                         "items": items}))
+        items = [_untyped(obj) for obj in objects] if kind.builtin else objects
         return self._answer(encode({"kind": f"{kind.kind}List", "apiVersion": self.target.api_version, "metadata": meta,
-                                    "items": objects}))
+                                    "items": items}))
 
     def value(self, value: Object, status: int = 200) -> Response:
         """Something that is no object of the store, such as a Status."""
@@ -74,3 +76,15 @@ class Renderer:
         if self.wanted.media == negotiate.YAML:
             return Response(negotiate.to_yaml(data), status, negotiate.YAML)
         return Response(msgspec.json.format(data, indent=2) + b"\n" if self._pretty else data, status)
+
+
+def _without_type(kind: Kind, records: Sequence[Record]) -> list[bytes]:
+    """The items of a list of a built-in kind: kube-apiserver writes apiVersion and kind once, for the list. Of custom resources
+    each item has its own. An object begins with both, but for some that were stored by an earlier version."""
+    prefix = encode({"apiVersion": kind.api_version, "kind": kind.kind})[:-1] + b","
+    return [b"{" + record.data[len(prefix):] if record.data.startswith(prefix) else encode(_untyped(record.object()))
+            for record in records]
+
+
+def _untyped(obj: Object) -> Object:
+    return {key: value for key, value in obj.items() if key not in ("apiVersion", "kind")}

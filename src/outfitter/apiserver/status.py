@@ -32,9 +32,7 @@ def failure(error: errors.OutfitterError, target: RequestPath | None = None) -> 
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": error.message,
         "reason": error.kube_reason,
     }
-    details = _details(error, target)
-    if details:
-        status["details"] = details
+    status["details"] = _details(error, target)  # never absent: kubectl debug reads it without a look
     status["code"] = error.status
     return status
 
@@ -56,7 +54,7 @@ def _details(error: errors.OutfitterError, target: RequestPath | None) -> Object
             {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in error.causes
         ]
     if isinstance(error, errors.Terminating):
-        details["causes"] = [{"reason": "NamespaceTerminating", "message": "the namespace is being terminated",
+        details["causes"] = [{"reason": "NamespaceTerminating", "message": error.cause,
                               "field": "metadata.namespace"}]
     if isinstance(error, errors.TooNew):
         details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],

@@ -193,6 +193,11 @@ class Memory:
         return None
 
     @property
+    def closed(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._closed
+
+    @property
     def busy(self) -> bool:
         """Whether accepted writes are not durable yet."""
         return False

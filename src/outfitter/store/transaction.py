@@ -92,10 +92,8 @@ class Transaction:
                 return None
 
     def create(self, kind: Kind, obj: Object, uid: str = "") -> Record:
-        new = own_copy(obj)
+        new = {"apiVersion": kind.api_version, "kind": kind.kind, **own_copy(obj)}  # these first: lists cut them off
         meta = new.setdefault("metadata", {})
-        new.setdefault("apiVersion", kind.api_version)
-        new.setdefault("kind", kind.kind)
         if meta.get("resourceVersion"):
             raise BadRequest("resourceVersion should not be set on objects to be created")
         for field in ("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
@@ -148,7 +146,8 @@ class Transaction:
         new = make(old if subresource == "status" else record.object())
         self._check_identity(kind, record, old, new)
         if subresource == "status":  # everything else is unchanged and needs no comparison
-            new = {**old, "metadata": dict(old["metadata"]), "status": new.get("status")}
+            meta = _status_metadata(kind, new["metadata"], old["metadata"])
+            new = {**old, "metadata": meta, "status": new.get("status")}
             if new["status"] is None:
                 del new["status"]
         elif not subresource and kind.has_status:
@@ -264,6 +263,17 @@ class Transaction:
         self.revision += 1
         obj["metadata"]["resourceVersion"] = str(self.revision)
         return Record(kind, obj, self.revision)
+
+
+def _status_metadata(kind: Kind, new: Object, old: Object) -> Object:
+    """What a write of status makes of the metadata. Most kinds keep it; of the oldest ones only the owners are kept, and only
+    those of a pod."""
+    if not kind.status_writes_metadata:
+        return dict(old)
+    if not kind.namespaced:
+        return new
+    kept = {name: value for name, value in new.items() if name != "ownerReferences"}
+    return kept | ({"ownerReferences": old["ownerReferences"]} if "ownerReferences" in old else {})
 
 
 def _content(obj: Object) -> Object:

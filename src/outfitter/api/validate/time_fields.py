@@ -1,4 +1,4 @@
-"""Fields of type Time and MicroTime by kind, and their normal form: clients send "2026-01-01T00:00:00+00:00" or "...00.000Z" for
+"""Fields of type Time and MicroTime by kind, and their normal form: clients send "2026-01-01T00:00:00+00:00" or "....000Z" for
 what they read as "2026-01-01T00:00:00Z", and the API server stores and compares times in the last form, as Kubernetes' decoder
 does. Called by `known_fields.normalize` for every object and patched object that a client sends."""
 
