@@ -261,6 +261,7 @@ async def test_defaults(store: Memory) -> None:
     made = await store.create(kinds.POD, pod(restartPolicy=None, terminationGracePeriodSeconds=None))
     assert (made["spec"]["restartPolicy"], made["spec"]["schedulerName"]) == ("Always", "default-scheduler")
     assert made["spec"]["terminationGracePeriodSeconds"] == 30
+    assert made["spec"]["securityContext"] == {}
     assert made["status"]["phase"] == "Pending"
     made = await store.create(kinds.RESOURCE_CLAIM, claim(ask(), ask("all", allocationMode="All"), ask("null", count=None)))
     given = [request["exactly"] for request in made["spec"]["devices"]["requests"]]

@@ -59,7 +59,6 @@ async def test_openapi_announces_field_validation(client: Client) -> None:
                 assert operation["x-kubernetes-group-version-kind"]["kind"]
                 assert "fieldValidation" in [parameter["name"] for parameter in operation["parameters"]]
     assert (await client.get("/openapi/v3/apis/nope/v1")).status == 404
-    assert (await client.get("/openapi/v2")).status == 404
 
 
 EXPLAINED = {  # where the document of a kind is, its schema, and a way into it -> what stands at its end
@@ -148,3 +147,12 @@ async def test_version(client: Client) -> None:
     version = (await client.get("/version")).json
     assert (version["major"], version["minor"]) == ("1", "36")
     assert version["gitVersion"].startswith("v1.36.0+outfitter")
+
+
+async def test_openapi_v2_has_no_kind(client: Client) -> None:
+    """kubectl looks there for kinds that v3 does not have."""
+    assert (await client.get("/openapi/v2")).json["paths"] == {}
+    asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    reply = await client.get("/openapi/v2", accept=asked)
+    assert reply.header("content-type") == [asked.replace("@", ".")]
+    assert reply.data.startswith(b"\x0a\x032.0\x12")

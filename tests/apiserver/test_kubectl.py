@@ -175,3 +175,20 @@ def test_mistakes_are_named(kubectl: Kubectl) -> None:
     assert "not served yet" in kubectl("apply", "--server-side", "-f", "-", stdin=CONFIG, fails=True)
     assert "already exists" in kubectl("create", "-f", "-", stdin=CONFIG, fails=True)
     assert "cannot read" in kubectl("get", "cm", "-l", "a===b", fails=True)
+
+
+def test_kinds_that_are_not_served_are_named(kubectl: Kubectl) -> None:
+    for version, kind in (("apps/v1", "Deployment"), ("v1", "Service"), ("kubevirt.io/v1", "Moon")):
+        for verb in ("apply", "create"):
+            seen = kubectl(verb, "-f", "-", stdin=f"apiVersion: {version}\nkind: {kind}\nmetadata: {{name: d}}\n", fails=True)
+            assert f'no matches for kind "{kind}" in version "{version}"' in seen
+
+
+def test_debug_reports_why_it_cannot(kubectl: Kubectl, running: Running) -> None:
+    pod = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c"}], "securityContext": {}}}
+    running.call(running.store.create(kinds.POD, pod))
+    assert "outfitter runs VMs, not containers" in kubectl("debug", "pod/p", "--image=x", fails=True)
+
+
+def test_readiness_is_listed(kubectl: Kubectl) -> None:
+    assert kubectl("get", "--raw", "/readyz?verbose").endswith("readyz check passed\n")

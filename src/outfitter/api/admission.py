@@ -36,6 +36,7 @@ def _pod(obj: Object) -> None:
         for field, value in (("restartPolicy", "Always"), ("schedulerName", "default-scheduler"),
                              ("terminationGracePeriodSeconds", POD_GRACE)):
             _default(spec, field, value)
+        _within(spec, "securityContext")  # kubectl debug reads it without a look
     _default(_within(obj, "status"), "phase", "Pending")
 
 

@@ -132,6 +132,10 @@ class App:
                 return response(self._discovery.resources(group, version))
             case ["apis", paths.ACTIONS_GROUP, version, "version"] if version in self._discovery.versions(paths.ACTIONS_GROUP):
                 return response(discovery.kubevirt_version())
+            case ["openapi", "v2"]:
+                if openapi.V2_ASKED.encode() in headers.get(b"accept", b""):
+                    return Response(openapi.v2_protobuf(), content_type=openapi.V2_MEDIA)
+                return response(openapi.v2())
             case ["openapi", "v3"]:
                 return response(self._openapi.index())
             case ["openapi", "v3", *place] if document := self._openapi.document("/".join(place)):
