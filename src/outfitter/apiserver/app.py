@@ -71,6 +71,7 @@ class App:
             words, path = _split(scope)
             target = self._paths.resolve(words)
             user = None if path in auth.OPEN else self._door.authenticate(scope, headers)
+            auth.refuse_impersonation(user, headers)
             if target is None:
                 if user:
                     auth.authorize(user, scope["method"].lower(), None, path)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfitter.apiserver.paths import RequestPath
-from outfitter.errors import Forbidden, Unauthorized
+from outfitter.errors import Forbidden, Unauthorized, shortened
 
 MASTERS = "system:masters"  # may do everything
 PEER = "outfitter.peercert"  # the ASGI extension under which the server hands in the client's certificate
 MONITORING = "system:monitoring"  # may read metrics
 METRICS = "/metrics"
+IMPERSONATE = b"impersonate-"  # Impersonate-User, -Group, -Uid and -Extra-*, as ASGI spells header names
+IMPERSONATED = {b"impersonate-user": "users", b"impersonate-group": "groups", b"impersonate-uid": "uids"}
 OPEN = frozenset({"/version", "/healthz", "/livez", "/readyz"})  # without authentication
 
 
@@ -55,6 +57,19 @@ def _of_certificate(peer: Mapping[str, Any] | None) -> User | None:
             elif field == "organizationName":
                 groups.append(value)
     return User(names[-1], tuple(groups)) if names else None
+
+
+def refuse_impersonation(user: User | None, headers: Mapping[bytes, bytes]) -> None:
+    """Forbidden if the request is to run as another user: ignored, it would run with the rights of its sender."""
+    asked = sorted(name for name in headers if name.startswith(IMPERSONATE))
+    if not asked:
+        return
+    about = IMPERSONATED.get(asked[-1], "userextras")  # the user, if one is named: it sorts last
+    value = headers[asked[-1]].decode("latin-1")
+    raise Forbidden(f'{about} "{shortened(value)}" is forbidden: User "{user.name if user else "system:anonymous"}" cannot '
+                    f'impersonate resource "{about}" in API group "" at the cluster scope: impersonation is not served, as the '
+                    "only users are those of client certificates and tokens; send the request without "
+                    f"{', '.join(shortened(name.decode('latin-1')) for name in asked[:4])} (kubectl: without --as)")
 
 
 def authorize(user: User, verb: str, target: RequestPath | None, path: str) -> None:
