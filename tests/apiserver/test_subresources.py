@@ -341,5 +341,5 @@ async def test_they_are_found(client: Client) -> None:
 
 async def test_the_version_that_virtctl_asks_for(client: Client) -> None:
     answer = (await client.get("/apis/subresources.kubevirt.io/v1/version")).json
-    assert answer["gitVersion"].startswith("v")
+    assert answer["gitVersion"].startswith("v1.8.0+outfitter")  # virtctl 1.8 compares major and minor with its own
     assert (await client.put("/apis/subresources.kubevirt.io/v1/version", {})).status == 405

@@ -10,6 +10,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver import paths
 
 MAJOR, MINOR = "1", "36"
+KUBEVIRT = "v1.8.0"  # whose API is served; virtctl of another minor version prints that the versions differ
 OBJECT_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 AGGREGATED = ("v2", "v2beta1")  # versions of apidiscovery.k8s.io
 
@@ -22,7 +23,7 @@ def version() -> Object:
 
 def kubevirt_version() -> Object:
     """As KubeVirt's tools ask for it, about the server that they talk to."""
-    return {"gitVersion": f"v{outfitter.__version__}", "gitCommit": "", "gitTreeState": "clean",
+    return {"gitVersion": f"{KUBEVIRT}+outfitter{outfitter.__version__}", "gitCommit": "", "gitTreeState": "clean",
             "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": ""}
 
 
