@@ -103,7 +103,7 @@ REFUSALS = {
     "another kind of options": Refusal("DELETE", A, {"kind": "Foo"}, 400, "BadRequest", "DeleteOptions"),
     "another uid": Refusal("DELETE", A, {"preconditions": {"uid": "1"}}, 409, "Conflict", "UID"),
     "another revision": Refusal("DELETE", A, {"preconditions": {"resourceVersion": "99"}}, 409, "Conflict", "ResourceVersion"),
-    "bad preconditions": Refusal("DELETE", A, {"preconditions": {"uid": 1}}, 422, "Invalid", "preconditions"),
+    "bad preconditions": Refusal("DELETE", A, {"preconditions": {"uid": 1}}, 400, "BadRequest", "preconditions.uid"),
     "deleting what is not there": Refusal("DELETE", f"{CONFIG_MAPS}/zz", None, 404, "NotFound", 'configmaps "zz" not found'),
     "a custom object without its revision": Refusal("PUT", f"{INSTANCES}/vm", instance("vm"), 422, "Invalid",
                                                     "must be specified for an update"),

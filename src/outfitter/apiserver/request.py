@@ -12,10 +12,11 @@ from outfitter.api.kinds import Object
 from outfitter.apiserver import negotiate
 from outfitter.apiserver.paths import RequestPath
 from outfitter.apiserver.status import BadOptions
-from outfitter.errors import BadRequest
+from outfitter.errors import BadRequest, shortened
 
 Headers = list[tuple[bytes, bytes]]
 MAX_WARNINGS = 4096  # bytes of Warning headers
+MAX_INT64 = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -48,19 +49,22 @@ class Request:
         text = self.text(name)
         if not text:
             return None
-        if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 19):
-            raise BadRequest(f'{name}: Invalid value: "{text}": must be a whole number')
+        if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20 and abs(int(text)) <= MAX_INT64):
+            raise BadRequest(f'{name}: Invalid value: "{shortened(text)}": must be a whole number of 64 bits')
         return int(text)
 
     def choice(self, options: str, name: str, among: Sequence[str]) -> str:
-        text = self.text(name)
+        return self._supported(options, name, self.text(name), among)
+
+    @staticmethod
+    def _supported(options: str, name: str, text: str, among: Sequence[str]) -> str:
         if text and text not in among:
             known = ", ".join(f'"{each}"' for each in among)
-            raise BadOptions(options, name, f'Unsupported value: "{text}": supported values: {known}')
+            raise BadOptions(options, name, f'Unsupported value: "{shortened(text)}": supported values: {known}')
         return text
 
     def dry_run(self, options: str) -> bool:
-        return self.choice(options, "dryRun", ("All",)) == "All"
+        return bool({self._supported(options, "dryRun", text, ("All",)) for text in self.query.get("dryRun", ())} - {""})
 
     def content(self) -> negotiate.Body:
         return negotiate.read(self.body, self.header("content-type"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from outfitter.api import kinds, known_fields, patch, versions
 from outfitter.api.kinds import Kind, Object
-from outfitter.apiserver import negotiate, status, subresources
+from outfitter.apiserver import delete_options, negotiate, status, subresources
+from outfitter.apiserver.delete_options import DeleteOptions
 from outfitter.apiserver.paths import ACTIONS_GROUP, RequestPath
 from outfitter.apiserver.render import Renderer
 from outfitter.apiserver.request import Request, Response
@@ -23,7 +23,6 @@ from outfitter.store.watch_cache import Record, Selection
 MAX_OPERATIONS = 10_000  # in one JSON patch
 VALIDATION = ("Ignore", "Warn", "Strict")
 MATCHES = ("Exact", "NotOlderThan")
-PROPAGATIONS = ("Foreground", "Background", "Orphan")
 PATCHES: Mapping[str, base.PatchType] = {
     "application/json-patch+json": "json",
     "application/merge-patch+json": "merge",
@@ -265,60 +264,10 @@ def _bad_patch(words: str) -> Invalid:
 
 # -- deleting
 
-@dataclass(frozen=True, slots=True)
-class DeleteOptions:
-    dry_run: bool = False
-    uid: str | None = None
-    revision: str | None = None
-    propagation: base.Propagation | None = None
-    grace: int | None = None
-
-
-def _bad_delete(field: str, message: str, reason: str = "FieldValueInvalid") -> status.BadOptions:
-    return status.BadOptions("DeleteOptions", field, message, reason)
-
-
-def delete_options(request: Request) -> DeleteOptions:
-    """Options come in the body, or in the query when there is no body."""
-    if not request.body.strip():
-        orphan = request.flag("orphanDependents") if request.text("orphanDependents") else None
-        return _options({
-            "dryRun": request.query.get("dryRun"), "gracePeriodSeconds": request.number("gracePeriodSeconds"),
-            "propagationPolicy": request.text("propagationPolicy") or None, "orphanDependents": orphan,
-        })
-    body = request.content().value
-    if not isinstance(body, dict):
-        raise BadRequest("the body of a delete must be DeleteOptions")
-    if body.get("kind", "DeleteOptions") != "DeleteOptions":
-        raise BadRequest(f"the body of a delete must be DeleteOptions, it is {body['kind']!r}")
-    return _options(body)
-
-
-def _options(given: Mapping[str, Any]) -> DeleteOptions:
-    dry_run, grace = given.get("dryRun") or [], given.get("gracePeriodSeconds")
-    policy, orphan, conditions = given.get("propagationPolicy"), given.get("orphanDependents"), given.get("preconditions") or {}
-    if list(dry_run) not in ([], ["All"]):
-        raise _bad_delete("dryRun", f'Unsupported value: {dry_run!r}: supported values: "All"', "FieldValueNotSupported")
-    if policy is not None and policy not in PROPAGATIONS:
-        raise _bad_delete("propagationPolicy", f'Unsupported value: "{policy}": supported values: "Foreground", "Background", '
-                          '"Orphan", "nil"', "FieldValueNotSupported")
-    if policy is not None and orphan is not None:
-        raise _bad_delete("propagationPolicy", f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be '
-                          "both set")
-    if orphan is not None:
-        policy = "Orphan" if orphan else "Background"
-    if grace is not None and (type(grace) is not int or grace < 0):
-        raise _bad_delete("gracePeriodSeconds", f"Invalid value: {grace}: must be a whole number, 0 or more")
-    if not isinstance(conditions, dict) or not all(isinstance(value, str | None) for value in conditions.values()):
-        raise _bad_delete("preconditions", "Invalid value: must be an object with uid and resourceVersion as strings")
-    return DeleteOptions(bool(dry_run), conditions.get("uid"), conditions.get("resourceVersion"),
-                         cast("base.Propagation | None", policy), grace)
-
-
 async def delete(store: Memory, request: Request) -> Response:
     target = request.target
     renderer = Renderer(request, store.clock)
-    options = delete_options(request)
+    options = delete_options.read(request)
     record, gone = await store.write(
         lambda transaction: _delete(transaction, target.kind, target.name, target.namespace, options), dry_run=options.dry_run,
         by=request.by,
@@ -337,7 +286,7 @@ def _delete(transaction: Transaction, kind: Kind, name: str, namespace: str, opt
 async def delete_collection(store: Memory, request: Request) -> Response:
     target = request.target
     renderer = Renderer(request, store.clock)
-    options = delete_options(request)
+    options = delete_options.read(request)
     records, meta = _part(store, request)
 
     def work(transaction: Transaction) -> list[Record]:
