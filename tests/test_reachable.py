@@ -12,7 +12,8 @@ SRC = Path(__file__).parents[1] / "src"
 KEPT = {
     "api.kinds.crd": "the CustomResourceDefinitions of a cluster",
     "app.cluster": "the product on a real API server",
-    "apiserver.server._Uvicorn.capture_signals": "called by uvicorn",
+    "apiserver.http_connection.HttpConnection.data_received": "called by the transport",
+    "apiserver.http_connection.HttpConnection.on_header": "called by the parser",
     "launcher.simulated.Simulated.simulate_end": "a guest that ends by itself, in the simulated hypervisor",
     "ledger.book.move": "moves: the holder of a booking changes",
     "ledger.book.transfer": "moves: a holder's bookings on another host",

@@ -247,9 +247,10 @@ class Embedded(Product):
         self.api = ApiServer(self.store, tokens={access.token: auth.User("admin", (auth.MASTERS,))},
                              metrics=self.metrics.text)
         self.server = Server(self.api, certfile=access.folder / "server.crt", keyfile=access.folder / "server.key",
-                             ca=access.folder / "ca.crt", port=port)
+                             ca=access.folder / "ca.crt", port=port, limits=self._config.server, clock=self.context.clock)
         await self.server.start()
         self.namespace_defaults.publish(access.ca.cert.decode())
+        self.metrics.listener = self.server.listener
         config = pki.kubeconfig(self.server.url, ca=access.ca.cert, client=access.admin, cluster=CLUSTER)
         path = data / "kubeconfig"
         pki.save_private(path, yaml.safe_dump(config, sort_keys=False).encode())

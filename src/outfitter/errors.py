@@ -12,6 +12,8 @@ OutfitterError           500  InternalError          outfitter.error
 │  └─ Unsatisfiable      422  Invalid                outfitter.claim.unfit         has one reason per candidate
 ├─ BadRequest            400  BadRequest             outfitter.bad_request         the request cannot be parsed
 ├─ TooLarge              413  RequestEntityTooLarge  outfitter.too_large           the request is larger than the limit
+├─ HeadersTooLarge       431  RequestHeadersTooLarge  outfitter.http.headers       more or larger headers than the limit
+├─ SlowRequest           408  Timeout                outfitter.http.slow           headers or body were not complete in time
 ├─ Unsupported           415  UnsupportedMediaType   outfitter.unsupported         unknown content type or patch type
 ├─ MethodNotAllowed      405  MethodNotAllowed       outfitter.kube.method         the path is known, the verb is not
 ├─ NotAcceptable         406  NotAcceptable          outfitter.kube.accept         no accepted content type can be served
@@ -22,6 +24,7 @@ OutfitterError           500  InternalError          outfitter.error
 │  └─ Terminating        403  Forbidden              outfitter.terminating         the namespace is being deleted
 ├─ Unauthorized          401  Unauthorized           outfitter.unauthorized        not authenticated
 ├─ Unavailable           503  ServiceUnavailable     outfitter.unavailable         retry after `retry_after` seconds
+│  ├─ TooManyRequests    429  TooManyRequests        outfitter.too_many_requests   the server holds as much as it may: retry
 │  ├─ HypervisorAway     503  ServiceUnavailable     outfitter.hypervisor.away     the hypervisor of a host does not answer
 │  └─ NotReady           503  ServiceUnavailable     outfitter.not_ready           the VM waits for what is named: retry
 │     └─ BindFailed      503  ServiceUnavailable     outfitter.device.bind         a PCI function is with the wrong driver
@@ -148,6 +151,16 @@ class TooLarge(OutfitterError):
     status, kube_reason = 413, "RequestEntityTooLarge"
 
 
+class HeadersTooLarge(OutfitterError):
+    code = "outfitter.http.headers"
+    status, kube_reason = 431, "RequestHeadersTooLarge"
+
+
+class SlowRequest(OutfitterError):
+    code = "outfitter.http.slow"
+    status, kube_reason = 408, "Timeout"
+
+
 class Unsupported(OutfitterError):
     code = "outfitter.unsupported"
     status, kube_reason = 415, "UnsupportedMediaType"
@@ -214,6 +227,13 @@ class Unavailable(OutfitterError):
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class TooManyRequests(Unavailable):
+    """The server has as much to do as it may hold in memory."""
+
+    code = "outfitter.too_many_requests"
+    status, kube_reason = 429, "TooManyRequests"
 
 
 class HypervisorAway(Unavailable):

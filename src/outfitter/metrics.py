@@ -13,6 +13,7 @@ from outfitter import __version__
 from outfitter.api import kinds
 from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.page import OUT_OF_SERVICE_STATES
+from outfitter.apiserver.listener import Listener
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.store.queue_metrics import Durations
 
@@ -31,6 +32,7 @@ class Metrics:
     def __init__(self, runner: ControllerManager, context: ControllerContext, repairs: Mapping[tuple[str, str], int]) -> None:
         """`repairs`: (host, code) -> how often its slices were published again."""
         self._runner, self._context, self._repairs = runner, context, repairs
+        self.listener: Listener | None = None  # of the API server, once it listens
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """The numbers of this moment, and their media type: the newest form that the client accepts."""
@@ -75,6 +77,11 @@ class Metrics:
         yield _many(count, "outfitter_slice_repairs",
                     "How often slices that another writer had changed were published again, by host and code.",
                     ("host", "code"), self._repairs)
+        if self.listener is not None:
+            yield _many(gauge, "outfitter_http_connections", "Open connections to the API server.", (),
+                        {(): self.listener.open})
+            yield _many(count, "outfitter_http_refusals", "Requests and connections that the API server refused, by reason.",
+                        ("reason",), self.listener.refusals.counts)
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
         yield _many(gauge, "outfitter_instances", "VirtualMachineInstances.", ("phase",), Counter(
             ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.VMI)))

@@ -12,13 +12,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import outfitter
 from outfitter import app
 from outfitter.cli import broken_pipe
 from outfitter.errors import StartupRefused
-from outfitter.inventory import config
+from outfitter.inventory import config, server_limits
 from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.agent_host import AgentHost
@@ -29,13 +30,14 @@ SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
 
 def run(
     *, data: Path, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool, settings: Path | None = None,
-    hypervisor: str | None = None, accept_lost_writes: bool = False,
+    hypervisor: str | None = None, accept_lost_writes: bool = False, limits: Sequence[str] = (),
 ) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             loaded = config.load(settings, alias.check) if settings is not None else config.DEFAULT
+            loaded = replace(loaded, server=server_limits.with_arguments(loaded.server, limits))
             hosts, why = choose(simulation, data.absolute(), loaded, hypervisor)
             runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
                               settings=loaded, accept_lost_writes=accept_lost_writes))

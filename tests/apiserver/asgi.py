@@ -107,18 +107,13 @@ class Stream:
         self.pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.status = 0
         self.sizes: list[int] = []  # events in each piece
-        self.aborted = False
         self._lines: list[bytes] = []
         self._gone = asyncio.Event()
         self._reading = asyncio.Event()
         self._reading.set()
         headers = {"accept": accept} if accept else {}
         scope = client.scope("GET", path, headers, query)
-        scope["extensions"] = {**client.extensions, "outfitter.abort": self._abort}
         self._task = asyncio.create_task(self._run(client.app, scope))
-
-    def _abort(self) -> None:
-        self.aborted = True
 
     async def _run(self, app: App, scope: Object) -> None:
         begun = False

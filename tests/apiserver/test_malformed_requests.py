@@ -149,6 +149,43 @@ async def test_odd_queries(client: Client, query: str) -> None:
     assert (await client.get(f"{CONFIG_MAPS}?timeoutSeconds=0&{query}".replace("watch=%zz", ""))).status in (200, 400)
 
 
+VALUES: list[Any] = [5, -1, 1.5, True, "", "All", "x", "9" * 5000, [], ["All"], [5], [None], [["All"]], {}, {"uid": 5},
+                     {"uid": [1]}, {"resourceVersion": 3}, 10**18, 10**30, -10**30, 2**63, 1e308]
+OPTIONS = ["dryRun", "gracePeriodSeconds", "propagationPolicy", "preconditions", "orphanDependents", "kind", "apiVersion",
+           "ignoreStoreReadErrorWithClusterBreakingPotential"]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+async def test_odd_values_of_delete_options(client: Client, option: str) -> None:
+    for value in VALUES:
+        for path in (f"{CONFIG_MAPS}/a", CONFIG_MAPS):
+            await client.post(CONFIG_MAPS, config_map("a"))
+            reply = await client.delete(path, {option: value})
+            assert reply.status in (200, 400, 409, 422), (value, reply.data)
+            text = value if isinstance(value, str) else json.dumps(value)
+            assert (await client.delete(path, query={option: text})).status in (200, 400, 404, 422), value
+
+
+@pytest.mark.parametrize("field", ["dryRun", "preconditions.uid", "gracePeriodSeconds"])
+async def test_a_delete_option_of_a_wrong_type_is_named(client: Client, field: str) -> None:
+    await client.post(CONFIG_MAPS, config_map("a"))
+    value: Any = 5 if field != "gracePeriodSeconds" else "5"
+    outer, _, inner = field.partition(".")
+    reply = await client.delete(f"{CONFIG_MAPS}/a", {outer: {inner: value} if inner else value})
+    assert (reply.status, reply.json["reason"]) == (400, "BadRequest")
+    assert f"DeleteOptions cannot be read: {field}: must be" in reply.json["message"]
+
+
+LENGTHS = {"9" * 5000: 413, "0" * 5000: 201, "0" * 5000 + "9": 201, "-1": 400, "+1": 400, "1.5": 400, "\xb2": 400,
+           "ten": 400, "": 400}
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=lambda length: length[-4:])
+async def test_odd_lengths_of_a_body(client: Client, length: str) -> None:
+    reply = await client.post(CONFIG_MAPS, config_map("a"), headers={"content-length": length})
+    assert reply.status == LENGTHS[length]
+
+
 async def test_a_patch_cannot_blow_an_object_up(client: Client) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     doubling = [{"op": "add", "path": "/data/a", "value": {"x": "y" * 100}}] + [

@@ -74,6 +74,8 @@ async def test_the_port_serves_them_as_prometheus_reads_them(tmp_path: Path) -> 
         trusted = ssl.create_default_context(cafile=tmp_path / "pki" / "ca.crt")
         head = {"Authorization": f"Bearer {(tmp_path / 'pki' / 'token').read_text()}"}
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusted)) as session:
+            async with session.get(product.server.url, headers={"x": "x" * 70_000}) as reply:
+                assert reply.status == 431
             async with session.get(f"{product.server.url}{METRICS}", headers=head) as reply:
                 text = await reply.text()
                 assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -90,6 +92,8 @@ async def test_the_port_serves_them_as_prometheus_reads_them(tmp_path: Path) -> 
     buckets = [float(sample.labels["le"]) for sample in families["workqueue_work_duration_seconds"].samples
                if sample.name.endswith("_bucket") and sample.labels["name"] == "device_status"]
     assert buckets == BOUNDS
+    assert families["outfitter_http_connections"].samples[0].value >= 1
+    assert value(read(text), "outfitter_http_refusals_total", reason="header_bytes") == 1
     told = DOCS.read_text()
     assert [name for name in families if not name.startswith("process_") and f"| `{name}" not in told] == []
     assert {name for name in QUEUES if f"`{name}`" not in told} == set()

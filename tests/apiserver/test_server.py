@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,8 +17,11 @@ import aiohttp
 import pytest
 from cryptography import x509
 
+from outfitter.api import kinds
+from outfitter.apiserver import server as server_module
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
+from outfitter.apiserver.listener import Listener
 from outfitter.apiserver.server import Server
 from outfitter.errors import StartupRefused
 from outfitter.store import pki
@@ -34,6 +39,11 @@ class Live:
     ca: pki.Pair
     folder: Path
     files: Files
+
+    @property
+    def listener(self) -> Listener:
+        assert self.server.listener is not None
+        return self.server.listener
 
     def session(self, client: pki.Pair | None = None) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(ssl=tls(self.ca, self.folder, client))
@@ -98,6 +108,63 @@ async def test_a_watch_streams_and_the_server_stops_in_time(live: Live) -> None:
     async with live.session() as session:
         with pytest.raises(aiohttp.ClientConnectorError):  # whoever may have the port by now is not of our authority
             await session.get("/healthz")
+
+
+WATCH = f"GET {CONFIG_MAPS}?watch=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer admin\r\n\r\n"
+IDLE = {
+    "a connection without a request": "",
+    "half of a request": "GET /heal",
+    "a connection between requests": "GET /healthz HTTP/1.1\r\n\r\n",
+    "a body that does not come": f"POST {CONFIG_MAPS} HTTP/1.1\r\nAuthorization: Bearer admin\r\nContent-Length: 9\r\n\r\n",
+    "a watch": WATCH,
+}
+
+
+@pytest.mark.parametrize("sent", IDLE.values(), ids=IDLE.keys())
+async def test_idle_clients_do_not_delay_the_stop_nor_fill_the_log(
+    live: Live, sent: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "GRACE", 10 * PATIENCE)
+    loop = asyncio.get_running_loop()
+    hasty = socket.create_connection(("127.0.0.1", live.server.port), PATIENCE)  # says nothing, not even of TLS
+    idle = ssl.MemoryBIO(), ssl.MemoryBIO()
+    stuck = tls(live.ca, live.folder).wrap_bio(*idle, server_hostname="127.0.0.1")  # reads nothing after the handshake
+    with socket.create_connection(("127.0.0.1", live.server.port), PATIENCE) as wire, hasty:
+        wire.setblocking(False)
+        while True:
+            try:
+                stuck.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await loop.sock_sendall(wire, idle[1].read())
+                idle[0].write(await loop.sock_recv(wire, 65_536))
+        stuck.write(sent.encode()) if sent else None
+        await loop.sock_sendall(wire, idle[1].read())
+        async with live.session() as session, session.get("/healthz") as reply:  # by then what was sent is read
+            assert reply.status == 200
+        with caplog.at_level(logging.WARNING):
+            async with asyncio.timeout(PATIENCE):
+                await live.server.stop()
+    assert caplog.text == ""
+
+
+async def test_a_client_that_does_not_read_does_not_delay_the_stop(
+    live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "GRACE", 10 * PATIENCE)
+    _, writer = await asyncio.open_connection("127.0.0.1", live.server.port, ssl=tls(live.ca, live.folder), limit=1024)
+    writer.write(WATCH.encode())
+    data = {"k": "x" * 500_000}
+    for number in range(1000):
+        if any(connection.flow.write_paused for connection in live.listener.connections):
+            break
+        await live.store.create(kinds.CONFIG_MAP, {"metadata": {"name": f"n{number}", "namespace": "default"}, "data": data})
+        await asyncio.sleep(0.001)
+    with caplog.at_level(logging.WARNING):
+        async with asyncio.timeout(PATIENCE):
+            await live.server.stop()
+    assert caplog.text == ""
+    writer.transport.abort()
 
 
 async def test_a_body_too_large_is_refused_at_once(live: Live) -> None:

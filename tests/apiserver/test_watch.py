@@ -178,18 +178,6 @@ async def test_slow_client_is_disconnected_and_uses_no_memory(client: Client, st
     assert len(events) < 100
 
 
-async def test_a_client_that_takes_nothing_is_dropped(client: Client, store: Memory, clock: ManualClock) -> None:
-    async with client.watch(CONFIG_MAPS) as stream:
-        await following(store)
-        stream.stall()
-        await client.post(CONFIG_MAPS, config_map("a"))
-        await settled()
-        await advance(clock, watch.STUCK)
-        await advance(clock, watch.STUCK)
-        await following(store, 0)
-        assert stream.aborted
-
-
 async def test_changes_in_quick_succession_travel_together(
     client: Client, store: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

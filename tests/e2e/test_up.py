@@ -132,6 +132,8 @@ REFUSED = {
     "a folder": (["--simulate", "."], 1, "cannot be read"),
     "no such port": (["--port", "70000"], 2, "70000 is not in the range"),
     "no number": (["--port", "http"], 2, "'http' is not a valid integer"),
+    "no such limit": (["--limit", "max_conections=5", "--simulate", "1x1"], 1, "did you mean max_connections?"),
+    "a limit of nothing": (["--limit", "max_connections=0", "--simulate", "1x1"], 1, "'0' is not a whole number from 1"),
     "a folder that cannot be made": (["--data", "/proc/nowhere", "--simulate", "1x1"], 1, "/proc/nowhere"),
     "a file for a folder": (["--data", __file__, "--simulate", "1x1"], 2, "is a file"),
 }

@@ -8,25 +8,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from outfitter.api import kinds as table
 from outfitter.api.kinds import Kind, Object
-from outfitter.apiserver import auth, discovery, health, negotiate, openapi, paths, status, verbs, watch
+from outfitter.apiserver import auth, body_transfer, discovery, health, negotiate, openapi, paths, status, verbs, watch
+from outfitter.apiserver.body_transfer import InflightBytes, Receive, Send, Transfer
 from outfitter.apiserver.paths import RequestPath
 from outfitter.apiserver.request import Headers, Request, Response, response, warning_headers
-from outfitter.errors import BadRequest, MethodNotAllowed, NotFound, OutfitterError, TooLarge, Unavailable
+from outfitter.errors import BadRequest, MethodNotAllowed, NotFound, OutfitterError, TooManyRequests, Unavailable
+from outfitter.inventory.server_limits import DEFAULT
 from outfitter.store.memory import Memory
 
 Scope = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Metrics = Callable[[str], tuple[bytes, str]]
 
 log = logging.getLogger(__name__)
-ABORT = "outfitter.abort"  # the ASGI extension that drops the connection
 MAX_QUERY_FIELDS = 100
 
 
@@ -53,6 +52,7 @@ class App:
         self._metrics = metrics
         self._watches: set[watch.Watch] = set()
         self._stopping = False
+        self.inflight = InflightBytes(DEFAULT.max_inflight_bytes)  # the server sets its own
 
     def stop(self) -> None:
         """End every watch; new ones are refused."""
@@ -61,8 +61,11 @@ class App:
             each.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+        if scope["type"] == "http":
+            with self.inflight.transfer() as transfer:
+                await self._answer(scope, receive, send, transfer)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, transfer: Transfer) -> None:
         headers = dict(scope["headers"])
         target: RequestPath | None = None
         close = False
@@ -88,10 +91,10 @@ class App:
                     request.user = user.name
                     auth.authorize(user, request.verb, target, path)
                 close = True  # until the body has been read, the connection cannot be used again
-                request.body = await _body(headers, receive)
+                request.body = await body_transfer.read(headers, receive, transfer)
                 close = False
                 if request.verb == "watch":
-                    await self._watch(request, receive, send, scope)
+                    await self._watch(request, receive, send)
                     return
                 result = await verbs.VERBS[verb](self.store, request)
         except OutfitterError as error:
@@ -105,6 +108,10 @@ class App:
         extra: Headers = warning_headers(request.warnings) if request else []
         if close:
             extra.append((b"connection", b"close"))
+        try:
+            transfer.grow(len(result.data))
+        except TooManyRequests as error:
+            result = _failed(error, target)
         await _reply(send, result, extra)
 
     # -- what is not an object
@@ -159,7 +166,7 @@ class App:
 
     # -- watching
 
-    async def _watch(self, request: Request, receive: Receive, send: Send, scope: Scope) -> None:
+    async def _watch(self, request: Request, receive: Receive, send: Send) -> None:
         if self._stopping:
             raise Unavailable("the server is stopping")
         current = watch.Watch(self.store, request)
@@ -170,12 +177,10 @@ class App:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
 
             async def more(piece: bytes) -> None:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await body_transfer.send_parts(send, piece, more=True)
 
-            if await current.run(more):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            elif drop := (scope.get("extensions") or {}).get(ABORT):
-                drop()
+            await current.run(more)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         except Exception:
             # The answer has begun: all that can be said now is that it ends early.
             log.exception("a watch of %s failed", request.target.kind.resource)
@@ -210,25 +215,6 @@ def _query(scope: Scope) -> Mapping[str, list[str]]:
         raise BadRequest("the query cannot be read: it must be percent-encoded UTF-8 of not too many fields") from error
 
 
-async def _body(headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
-    length = headers.get(b"content-length", b"0")
-    too_large = TooLarge(f"Request entity too large: limit is {negotiate.MAX_BODY}")
-    if length.isdigit() and int(length) > negotiate.MAX_BODY:
-        raise too_large
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise BadRequest("the client went away before its request was complete")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > negotiate.MAX_BODY:
-            raise too_large
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
 def _failed(error: OutfitterError, target: RequestPath | None) -> Response:
     body: Object = status.failure(error, target)
     whole = response(body, error.status)
@@ -240,4 +226,4 @@ async def _reply(send: Send, result: Response, extra: Headers) -> None:
     headers = [(b"content-type", result.content_type.encode()), (b"content-length", str(len(result.data)).encode()),
                (b"cache-control", b"no-cache, private"), *result.headers, *extra]
     await send({"type": "http.response.start", "status": result.status, "headers": headers})
-    await send({"type": "http.response.body", "body": result.data, "more_body": False})
+    await body_transfer.send_parts(send, result.data, more=False)

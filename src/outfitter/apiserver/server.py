@@ -1,49 +1,30 @@
-"""The API server on a port of this host: TLS, client certificates, and an orderly end, inside the caller's event loop."""
+"""The API server on a port of this host: TLS, client certificates, limits, and an orderly end, in the caller's event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import ipaddress
 import logging
 import os
+import resource
 import socket
 import ssl
-from collections.abc import Iterator
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from outfitter.apiserver import auth
-from outfitter.apiserver.app import ABORT, App
+from outfitter.apiserver.app import App
+from outfitter.apiserver.body_transfer import InflightBytes
+from outfitter.apiserver.http_connection import HttpConnection
+from outfitter.apiserver.listener import Listener
 from outfitter.errors import StartupRefused
+from outfitter.inventory.server_limits import DEFAULT, ServerLimits
+from outfitter.store.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
-GRACE = 3  # seconds that open requests get when the server stops
-
-
-class Protocol(HttpToolsProtocol):
-    """Hands the client's certificate to the application, which uvicorn does not."""
-
-    _peer: Any = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn narrows it
-        super().connection_made(transport)
-        tls = transport.get_extra_info("ssl_object")
-        self._peer = tls.getpeercert() if tls else None
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {auth.PEER: self._peer, ABORT: self.transport.abort}  # type: ignore[dict-item]
-
-
-class _Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the caller."""
-        yield
+GRACE = 3.0  # seconds that requests get when the server stops
+LINGER = 0.25  # seconds that clients get then to read the rest, if nothing else is to be done for them
+OTHER_FILES = 256  # files and sockets of this process beside the connections
 
 
 class Server:
@@ -58,14 +39,16 @@ class Server:
         ca: str | os.PathLike[str],
         host: str = "127.0.0.1",
         port: int = 0,
+        limits: ServerLimits = DEFAULT,
+        clock: Clock | None = None,
     ) -> None:
         if not _loopback(host):
             raise StartupRefused(f"the API server listens on this host alone: {host} is not a loopback address, 127.0.0.1 "
                                  "is")
         self._app, self._host, self._port = app, host, port
         self._files = (certfile, keyfile, ca)
-        self._server: _Uvicorn | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._limits, self._clock = limits, clock or SystemClock()
+        self.listener: Listener | None = None
 
     @property
     def port(self) -> int:
@@ -79,25 +62,18 @@ class Server:
 
     async def start(self) -> None:
         """Return when it listens. StartupRefused when it cannot."""
-        listener = self._listen()
+        listening = self._listen()
         try:
-            context = self._context()
-            config = uvicorn.Config(
-                self._app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-                timeout_graceful_shutdown=GRACE, timeout_keep_alive=60, proxy_headers=False,
-                ssl_context_factory=lambda *_: context, interface="asgi3",
-            )
+            config = uvicorn.Config(self._app, ws="none", lifespan="off", log_config=None, access_log=False,
+                                    timeout_keep_alive=60, interface="asgi3", proxy_headers=False)
+            config.load()
+            self.listener = Listener(config, self._context(), self._limits, self._clock)
         except BaseException:
-            listener.close()
+            listening.close()
             raise
-        self._server = _Uvicorn(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="kube-api-server")
-        while not self._server.started:
-            if self._serving.done():
-                listener.close()
-                await self._serving
-                raise StartupRefused(f"the API server on {self.url} ended as it started: the log says why")
-            await asyncio.sleep(0.005)
+        self._app.inflight = InflightBytes(self._limits.max_inflight_bytes, self.listener.refusals.add)
+        _allow_files(self._limits.max_connections + OTHER_FILES)
+        self.listener.start(listening)
         log.info("the API server listens on %s", self.url)
 
     def _listen(self) -> socket.socket:
@@ -131,16 +107,37 @@ class Server:
 
     async def stop(self) -> None:
         """End the watches, finish what is under way for a few seconds, then close. May be called twice."""
-        if self._server is None or self._serving is None:
+        if self.listener is None:
             return
+        listener, self.listener = self.listener, None
+        listener.close()
         self._app.stop()
-        self._server.should_exit = True
-        try:
-            await self._serving
-        finally:
-            for connection in list(self._server.server_state.connections):
-                connection.transport.abort()
-            self._server = self._serving = None
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        idle_since: dict[HttpConnection, float] = {}
+        while listener.connections and loop.time() < begin + GRACE:
+            for connection in list(listener.connections):
+                if connection.finish():
+                    idle_since[connection] = loop.time()
+                elif loop.time() - idle_since.setdefault(connection, loop.time()) >= LINGER:
+                    connection.transport.abort()
+            await asyncio.sleep(0.01)
+        for connection in list(listener.connections):
+            connection.transport.abort()
+        if listener.state.tasks:
+            await asyncio.wait(listener.state.tasks, timeout=GRACE)
+        for task in listener.state.tasks:
+            task.cancel()
+
+
+def _allow_files(number: int) -> None:
+    """Raise this process's limit of open files so far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < number:
+        log.warning("at most %d files can be open at once (ulimit -n): fewer connections than the limit of the server", most)
 
 
 def _loopback(host: str) -> bool:

@@ -1,8 +1,8 @@
 """Watch: changes as a stream of lines, from a position in the store's log.
 
-A watcher holds nothing but its place, so a slow one costs no memory: when the log has moved on without it, it gets 410
-and ends. Changes that happened together travel in one piece, and under load a watcher waits a moment before it takes the
-next ones, so that they gather."""
+A watcher holds its place and the piece that is being sent, so a slow one costs little memory: when the log has moved on
+without it, it gets 410 and ends; one that does not read at all is disconnected (`http_connection`). Changes that happened
+together travel in one piece, and under load a watcher waits a moment before it takes the next ones, so that they gather."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ encode = msgspec.json.encode
 Send = Callable[[bytes], Awaitable[None]]
 
 GATHER = 0.005  # seconds between two pieces under load
-PIECE = 256 << 10  # bytes of events in one piece, about
+PIECE = 64 << 10  # bytes of events in one piece, about; a client that does not read holds so much of the log
 BOOKMARK_EVERY = 60.0  # seconds
 BEFORE_END = 2.0  # seconds before the end at which the last bookmark is sent
 LONGEST = 3600.0  # seconds that a watch lives when the client does not say
-STUCK = 120.0  # seconds after which a client that reads nothing is disconnected
 INITIAL_END = "k8s.io/initial-events-end"
 
 
@@ -47,9 +46,8 @@ class Watch:
         self._next_bookmark = self._bookmark_time()
         self._selection = verbs.select(request)
         self._headed = False  # the Table's heads have been sent
-        self._sending_since: float | None = None
         self._watcher: Watcher | None = None
-        self._stopped = self._stuck = False
+        self._stopped = False
         self._initial, self._since, self._mark_initial = self._start(request)
 
     def _start(self, request: Request) -> tuple[bool, int | None, bool]:
@@ -77,27 +75,20 @@ class Watch:
         if self._watcher is not None:
             self._watcher.end()
 
-    async def run(self, send: Send) -> bool:
-        """Send until the client's time is up, the store closes, the client goes, or it cannot keep up. False when the client
-        took nothing for so long that there is no use in saying goodbye."""
-        task = asyncio.current_task()
-        assert task is not None
-        bell = asyncio.create_task(self._ring(task))
+    async def run(self, send: Send) -> None:
+        """Send until the client's time is up, the store closes, the client goes, or it cannot keep up."""
+        bell = asyncio.create_task(self._ring())
         try:
             for piece in self._first():
-                await self._send(send, piece)
+                await send(piece)
             assert self._watcher is not None
             await self._follow(self._watcher, send)
         except OutfitterError as error:
-            await self._send(send, _line("ERROR", status.failure(error)))
-        except asyncio.CancelledError:
-            if not self._stuck:
-                raise
+            await send(_line("ERROR", status.failure(error)))
         finally:
             bell.cancel()
             if self._watcher is not None:
                 self._watcher.close()
-        return not self._stuck
 
     def _first(self) -> Iterator[bytes]:
         """Take the place in the log, and give what comes before anything new."""
@@ -122,20 +113,22 @@ class Watch:
         loop = asyncio.get_running_loop()
         sent = loop.time() - GATHER
         while True:
-            if (early := GATHER - (loop.time() - sent)) > 0:
+            if not watcher.cut and (early := GATHER - (loop.time() - sent)) > 0:
                 await asyncio.sleep(early)
             if watcher.ended or self._clock.monotonic() >= self._deadline:
                 return
             if self._behind(watcher) or not self._due():
-                steps = await watcher.next()
+                lines = [self._event(type_, step) for type_, step in await watcher.next(PIECE)]
                 if watcher.lost:
                     raise Expired("too old resource version: the watcher fell behind and its place is gone; list again")
-                for piece in _pieces(self._event(type_, step) for type_, step in steps):
-                    await self._send(send, piece)
+                piece = b"".join(lines)
+                del lines
+                if piece:
+                    await send(piece)
                     sent = loop.time()
             if self._due() and not self._behind(watcher) and not watcher.ended:
                 self._next_bookmark = self._bookmark_time()
-                await self._send(send, self._bookmark(self._store.revision))
+                await send(self._bookmark(self._store.revision))
 
     def _behind(self, watcher: Watcher) -> bool:
         """Something happened that has not been taken from the log."""
@@ -167,27 +160,14 @@ class Watch:
         obj: Object = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}
         return _line("BOOKMARK", obj) if self._renderer.plain else self._shown("BOOKMARK", obj)
 
-    async def _send(self, send: Send, piece: bytes) -> None:
-        self._sending_since = self._clock.monotonic()
-        try:
-            await send(piece)
-        finally:
-            self._sending_since = None
-
-    async def _ring(self, task: asyncio.Task[object]) -> None:
-        """Wake the watch when a bookmark or its end is due; disconnect a client that reads nothing."""
+    async def _ring(self) -> None:
+        """Wake the watch when a bookmark or its end is due."""
         while True:
             now = self._clock.monotonic()
-            moments = [self._deadline, now + STUCK]
-            if self._bookmarks:
-                moments.append(self._next_bookmark)
-            await self._clock.sleep(max(min(moments) - now, 0.0) if min(moments) > now else 1.0)
+            due = min(self._deadline, self._next_bookmark) if self._bookmarks else self._deadline
+            await self._clock.sleep(due - now if due > now else 1.0)
             if self._watcher is not None:
                 self._watcher.wake()
-            if self._sending_since is not None and self._clock.monotonic() - self._sending_since >= STUCK:
-                self._stuck = True
-                task.cancel()
-                return
 
 
 def _line(type_: str, obj: Object) -> bytes:
@@ -195,14 +175,14 @@ def _line(type_: str, obj: Object) -> bytes:
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines gathered into pieces of about a good size."""
+    """Lines gathered into pieces of about a good size; a large line is a piece of its own, as it is shared by all watchers."""
     waiting: list[bytes] = []
     size = 0
     for line in lines:
-        waiting.append(line)
-        size += len(line)
-        if size >= PIECE:
+        if waiting and size + len(line) > PIECE:
             yield b"".join(waiting)
             waiting, size = [], 0
+        waiting.append(line)
+        size += len(line)
     if waiting:
         yield b"".join(waiting)

@@ -79,16 +79,18 @@ def commands(up: Up) -> click.Group:
                   help="Also write the kubeconfig to this file (default: only to DIR/kubeconfig).")
     @click.option("--accept-lost-writes", is_flag=True,
                   help="Start although stored writes are missing or cannot be read; they are given up.")
+    @click.option("--limit", "limits", multiple=True, metavar="NAME=N",
+                  help="A limit of the API server, as in section server of the configuration file; may be repeated.")
     @click.option("-v", "--verbose", is_flag=True, help="Log more.")
     def up_command(
         *, data: Path | None, port: int, simulation: str | None, settings: Path | None, hypervisor: str | None,
-        kubeconfig: Path | None, accept_lost_writes: bool, verbose: bool
+        kubeconfig: Path | None, accept_lost_writes: bool, limits: tuple[str, ...], verbose: bool
     ) -> None:
         """Run the whole product here, in one process."""
         from outfitter.cli.client import default_data  # noqa: PLC0415
 
         up(data=data or default_data(), port=port, simulation=simulation, settings=settings, hypervisor=hypervisor,
-           kubeconfig=kubeconfig, accept_lost_writes=accept_lost_writes, verbose=verbose)
+           kubeconfig=kubeconfig, accept_lost_writes=accept_lost_writes, limits=limits, verbose=verbose)
 
     for command in (_get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
                     _device, _history, _providers, scan, config, _version):

@@ -1,5 +1,6 @@
-"""The configuration file: which devices hosts offer, what is reported in Placement, scheduling policy and feature gates.
-Parsed strictly, with all mistakes reported at once. docs/configuration.md documents it. Called by the app and the CLI."""
+"""The configuration file: which devices hosts offer, what is reported in Placement, scheduling policy, feature gates and limits
+of the server. Parsed strictly, with all mistakes reported at once. docs/configuration.md documents it. Called by the app and
+the CLI."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.api import dra_feature_gates
-from outfitter.inventory import cpulist, device_spec_parser, provisioning, strict_yaml
+from outfitter.inventory import cpulist, device_spec_parser, provisioning, server_limits, strict_yaml
 from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.inventory.provisioning import Mediated, Virtual
+from outfitter.inventory.server_limits import ServerLimits
 from outfitter.inventory.strict_yaml import Reader, Section
 
 # Allowed keys by section. Those of "host" are also allowed at the top level, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history", "sriov", "mdev",
              "pod_bridge", "cpu_dedicated_set")
-KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features", "events"), "host": HOST_KEYS,
-                                    "history": ("keep",), "scheduling": ("policy",), "events": ("keep", "most"),
+KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features", "events", "server"),
+                                    "host": HOST_KEYS, "history": ("keep",), "scheduling": ("policy",),
+                                    "events": ("keep", "most"), "server": server_limits.KEYS,
                                     "features": tuple(dra_feature_gates.DEVICE_GATES)}
 POLICIES = ("pack", "spread")
 # Synonyms: the current name, and that of the design document.
@@ -87,6 +90,7 @@ class Config:
 
     scheduling: SchedulingSettings = SchedulingSettings()
     events: EventSettings = EventSettings()
+    server: ServerLimits = server_limits.DEFAULT
 
     def for_host(self, host: str) -> HostSettings:
         return self.hosts.get(host, self.default)
@@ -117,10 +121,11 @@ def parse(text: str, source: str = "the configuration file", check: Check | None
     for name, value in given.items() if isinstance(given, dict) else ():
         hosts[name] = _settings(reader.section(value, f"hosts.{name}", KEYS["host"]), default)
     scheduling, events = _scheduling(top), _events(top)
+    server = server_limits.read(reader.section(top.fields.get("server"), "server", KEYS["server"]))
     if check is not None:
         check(reader, default)
     reader.finish()
-    return Config(default, MappingProxyType(hosts), scheduling, events)
+    return Config(default, MappingProxyType(hosts), scheduling, events, server)
 
 
 def _scheduling(top: Section) -> SchedulingSettings:

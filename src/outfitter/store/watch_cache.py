@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import itertools
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -66,6 +68,10 @@ class ObjectChange:
     @property
     def key(self) -> Key:
         return (self.next or self.previous).key  # type: ignore[union-attr]  # one of them is set
+
+    @property
+    def size(self) -> int:
+        return len((self.next or self.previous).data)  # type: ignore[union-attr]  # one of them is set
 
     def line(self, type_: EventType) -> bytes:
         """The watch event as sent, encoded once for all watchers. A watcher whose selector no longer matches receives DELETED
@@ -181,6 +187,7 @@ class Watcher:
         self._next = cache.first + cache.after(since)
         self._waiting: asyncio.Future[None] | None = None
         self._ended = False
+        self.cut = False  # `next` left changes in the log because of its limit
         cache.watchers[self] = None
 
     def wake(self) -> None:
@@ -200,8 +207,10 @@ class Watcher:
         """Whether the next change was compacted, because the watcher was too slow."""
         return self._next < self.cache.first
 
-    async def next(self) -> list[tuple[EventType, ObjectChange]]:
-        """The changes since the last call; waits until there is one. Empty when woken, ended or lost."""
+    async def next(self, limit: int = sys.maxsize) -> list[tuple[EventType, ObjectChange]]:
+        """The changes since the last call, up to about `limit` bytes of them (`cut`: there are more); waits until there is one.
+        Empty when woken, ended or lost."""
+        self.cut = False
         if self._next >= self.cache.first + len(self.cache.log) and not self._ended:
             self._waiting = asyncio.get_running_loop().create_future()
             try:
@@ -210,11 +219,18 @@ class Watcher:
                 self._waiting = None
         if self.lost:
             return []
-        changes = self.cache.log[self._next - self.cache.first:]
-        self._next += len(changes)
-        if changes:
-            self.revision = changes[-1].revision
-        return [(type_, change) for change in changes if (type_ := self._event_type(change))]
+        out: list[tuple[EventType, ObjectChange]] = []
+        size = 0
+        for change in itertools.islice(self.cache.log, self._next - self.cache.first, None):
+            if type_ := self._event_type(change):
+                if out and size + change.size > limit:
+                    self.cut = True
+                    break
+                out.append((type_, change))
+                size += change.size
+            self._next += 1
+            self.revision = change.revision
+        return out
 
     def _event_type(self, change: ObjectChange) -> EventType | None:
         before, after = change.previous in self.selection, change.next in self.selection
