@@ -65,6 +65,7 @@ from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from outfitter.store.rest_config import RestConfig
 from outfitter.store.sqlite import SQLite
+from outfitter.store.unreadable_objects import UnreadableObjects
 
 NAMESPACES = ("default", "kube-system")
 CERTIFICATES_LAST = timedelta(days=365)
@@ -156,12 +157,13 @@ class Product:
                  context: ControllerContext, *, workers: int = 4) -> None:
         self.store, self.context = store, context
         self.hosts = [host.fresh() for host in hosts]
-        self.preparation = ClaimPreparation(store, self.hosts, clock=context.clock)
+        self.preparation = ClaimPreparation(context.store, self.hosts, clock=context.clock)
         self.host_audit = HostAudit(store, self.hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
                              slices=context.informer(kinds.RESOURCE_SLICE), events=context.events,
                              begin=self.preparation.begin)
         self.agent = _agent(context, self.hosts, self.preparation, self.host_audit.queue.add)
-        self.runner = ControllerManager(context, [*controllers, self.host_audit, self.agent], workers=workers)
+        unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
+        self.runner = ControllerManager(context, [*controllers, self.host_audit, self.agent, unreadable], workers=workers)
         self.metrics = Metrics(self.runner, context, self.host_audit.repairs)
         self.offered = 0  # devices that the hosts publish
 
@@ -234,7 +236,7 @@ class Embedded(Product):
     async def _set_aside(self) -> None:
         """Nodes of an earlier run that are not among the hosts of this one take nothing new."""
         ours = {host.name for host in self.hosts}
-        for node in (await self.store.list(kinds.NODE)).items:
+        for node in (await self.context.store.list(kinds.NODE)).items:
             if node["metadata"]["name"] in ours:
                 continue
             gone = Condition("Ready", False, "NotServed", "this host is not among those that outfitter was started with")

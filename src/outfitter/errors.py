@@ -10,6 +10,7 @@ OutfitterError           500  InternalError          outfitter.error
 ├─ Expired               410  Expired                outfitter.expired             the revision is no longer kept: list again
 ├─ Invalid               422  Invalid                outfitter.invalid             has one cause per field
 │  └─ Unsatisfiable      422  Invalid                outfitter.claim.unfit         has one reason per candidate
+├─ Unreadable            500  InternalError          outfitter.object.unreadable   a stored object has a field of the wrong type
 ├─ BadRequest            400  BadRequest             outfitter.bad_request         the request cannot be parsed
 ├─ TooLarge              413  RequestEntityTooLarge  outfitter.too_large           the request is larger than the limit
 ├─ HeadersTooLarge       431  RequestHeadersTooLarge  outfitter.http.headers       more or larger headers than the limit
@@ -34,9 +35,10 @@ OutfitterError           500  InternalError          outfitter.error
 └─ StartupRefused        500  InternalError          outfitter.startup.refused     the process must not start, or must end
    └─ NoKubeconfig       500  InternalError          outfitter.no_kubeconfig       no kubeconfig at any of the usual places
 
-What a caller does with these: NotReady, report why and retry; StartFailed, fail the VM; StartupRefused, end the process, or
-refuse the one host of several that it is about; CommandFailed, print it and exit 1. HypervisorError depends on the call: a
-start fails the VM, a stop is retried, a pause or reset is reported as not done."""
+What a caller does with these: Unreadable, leave what depends on that object as it is and go on with the others; NotReady,
+report why and retry; StartFailed, fail the VM; StartupRefused, end the process, or refuse the one host of several that it is
+about; CommandFailed, print it and exit 1. HypervisorError depends on the call: a start fails the VM, a stop is retried, a pause
+or reset is reported as not done."""
 
 from __future__ import annotations
 
@@ -130,6 +132,12 @@ class Invalid(OutfitterError):
 
 class Unsatisfiable(Invalid):
     code = "outfitter.claim.unfit"
+
+
+class Unreadable(OutfitterError):
+    """A stored object that cannot be read: it exists, which is why it is not NotFound, and nothing is concluded from it."""
+
+    code = "outfitter.object.unreadable"
 
 
 class BadRequest(OutfitterError):

@@ -83,6 +83,8 @@ class Metrics:
             yield _many(count, "outfitter_http_refusals", "Requests and connections that the API server refused, by reason.",
                         ("reason",), self.listener.refusals.counts)
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
+        yield _many(gauge, "outfitter_unreadable_objects", "Stored objects that cannot be read and are skipped.", ("kind",), {
+            (kind.kind,): len(informer.unreadable) for kind, informer in self._context.informers.items()})
         yield _many(gauge, "outfitter_instances", "VirtualMachineInstances.", ("phase",), Counter(
             ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.VMI)))
         yield _many(gauge, "outfitter_devices", "Published devices, by host and driver.", ("host", "driver"),

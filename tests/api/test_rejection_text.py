@@ -45,6 +45,9 @@ EXAMPLES: dict[str, Rejection] = {
     "two names of one function": of(Code.SAME_HARDWARE, hardware={"0000:65:00.0": ("a.example.com/node-1/x", "b/node-1/y")}),
     "no host": of(Code.NO_HOST),
     "a pod that cannot be understood": of(Code.POD_INVALID, message="spec.affinity: wrong"),
+    "an object that cannot be read": of(
+        Code.OBJECT_UNREADABLE, kind="ResourceSlice", name="net-a", field="spec.nodeSelector",
+        message="ResourceSlice net-a cannot be read: spec.nodeSelector: must be an object"),
     "no claim": of(Code.CLAIM_MISSING, claim="c", entry="gpu"),
     "no claim from a template yet": of(Code.CLAIM_NOT_CREATED, entry="gpu", template="one-gpu"),
     "a claim of another owner": of(Code.CLAIM_NAME_TAKEN, claim="c", owners=("Pod web",), pod="blue"),

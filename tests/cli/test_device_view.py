@@ -204,7 +204,7 @@ class Elsewhere:
     store: Any
 
     def __init__(self) -> None:
-        self.store = self
+        self.store = self.readable = self
 
     async def list(self, kind: kinds.Kind, *, fields: str) -> Listing:
         if not kind.builtin:

@@ -4,19 +4,19 @@ all else and names page and field."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.rejection import RejectionCode
 from outfitter.api.write_request import WriteRequest
 from outfitter.cli import history, providers, why
-from outfitter.cli.client import Client
 from outfitter.cli.device import listing
 from outfitter.store.memory import Memory
 from tests.controllers import scenario
+from tests.controllers.planting import InProcess
 
 MALFORMED: list[Any] = ["x", {"device": None, "holder": {"kind": 1}},
                         {"device": {"driver": "node.example.com", "pool": "node-0", "device": "pci-0000-3b-00-0-vf2"}}]
@@ -38,19 +38,27 @@ async def test_product_and_commands_go_on(capsys: pytest.CaptureFixture[str]) ->
         scene.store.rules = UncheckedPages()
         await scene.store.create(kinds.LEDGER_PAGE, {"metadata": {"name": "node-0"}, "spec": {
             "host": "node-0", "bookings": list(MALFORMED)}})
-        for name in ("blue", "green"):
-            await scene.machine(name)
-            await scene.running(name)
+        await scene.machine("blue")
+        [rejection] = {(each.code, each["field"]) for each in await scene.rejected("blue", RejectionCode.OBJECT_UNREADABLE)}
+        assert rejection == (RejectionCode.OBJECT_UNREADABLE, "spec.bookings[0]"), "any device may be the one that it is about"
+        page = await scene.store.get(kinds.LEDGER_PAGE, "node-0")
+        page["spec"]["bookings"] = MALFORMED[2:]
+        await scene.store.replace(kinds.LEDGER_PAGE, page)
+        await scene.running("blue")
+        await scene.machine("green")
+        await scene.running("green")
         await scene.delete(kinds.VMI, "blue")
         await scene.gone("blue")
         await scene.machine("red")
         await scene.running("red")
         page = await scene.store.get(kinds.LEDGER_PAGE, "node-0")
-        assert page["spec"]["bookings"][:3] == MALFORMED
-        held = {booking["device"]["device"] for booking in page["spec"]["bookings"][3:]}
+        assert page["spec"]["bookings"][:1] == MALFORMED[2:]
+        held = {booking["device"]["device"] for booking in page["spec"]["bookings"][1:]}
         assert held == {"pci-0000-3b-00-0-vf0", "pci-0000-3b-00-0-vf1"}, "vf2 is held by a booking without a holder"
 
-        client = cast(Client, SimpleNamespace(store=scene.store, namespace="here", namespace_for=lambda kind: "here"))
+        page["spec"]["bookings"] = [*MALFORMED, *page["spec"]["bookings"][1:]]
+        await scene.store.replace(kinds.LEDGER_PAGE, page)
+        client = InProcess(scene.store, "here")
         commands: dict[str, Callable[[], Awaitable[None]]] = {
             "devices": lambda: listing.devices(client, node=None, states=(), how="table", everything=True),
             "providers": lambda: providers.providers(client, node=None, how="table"),

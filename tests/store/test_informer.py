@@ -281,7 +281,10 @@ async def test_one_object_that_cannot_be_read_does_not_take_the_others_with_it(s
         await store.create(CONFIG_MAP, config("good", "x"))
         await settle()
         assert informer.get("default/good") is not None
-        assert informer.get("default/bad") is None
+        with pytest.raises(errors.Unreadable, match="default/bad"):  # it exists, and must not be taken for deleted
+            informer.get("default/bad")
+        assert informer.readable("default/bad") is None
+        assert list(informer.unreadable) == ["default/bad"]
         await store.patch(CONFIG_MAP, "bad", {"data": {"v": "x"}}, "default")
         await settle()
         assert len(informer.by("v", "x")) == 2

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds
+from outfitter.api.booking import OUT_OF_SERVICE_STATES, raw_entries
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.page import is_pool_page
-from outfitter.api.validate import flavors, kubevirt, names, pages, pods, resources, schema, vms, warnings
+from outfitter.api.validate import flavors, kubevirt, names, pages, pods, readable, resources, schema, vms, warnings
 from outfitter.api.write_request import WriteRequest
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, shortened
 
@@ -153,7 +154,7 @@ class AdmissionRules:
         obj = change.new
         if change.verb == "delete":
             return self._delete(change)
-        if type_errors := list(schema.check(change.kind.kind, obj, change.old)):
+        if type_errors := list(schema.check(change.kind.kind, _checked_part(change), change.old)):
             raise_invalid(change.kind, obj, [*type_errors, *self._further_causes(change, type_errors)])
         if change.verb == "create":
             self._check_namespace(change)
@@ -237,12 +238,28 @@ class AdmissionRules:
             change.by.warn(warning)
 
 
+def _checked_part(change: WriteRequest) -> Object:
+    """What of the new object is checked for types: of a page everything but the entries that it had before, one of which may be
+    malformed and must not prevent that others are added or removed."""
+    if change.kind != kinds.LEDGER_PAGE or change.old is None or not isinstance(change.new.get("spec"), dict):
+        return change.new
+    had = {field: raw_entries(change.old, field) for field in ("bookings", *OUT_OF_SERVICE_STATES)}
+    spec = {field: [entry for entry in value if entry not in had[field]] if field in had and isinstance(value, list) else value
+            for field, value in change.new["spec"].items()}
+    return {**change.new, "spec": spec}
+
+
 def _within_path(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith((f"{outer}.", f"{outer}["))
 
 
 def _settings(change: WriteRequest) -> KubeVirtConfig:
-    return kubevirt_config.read_config(kubevirt_config.active_kubevirt(change.every(kinds.KUBEVIRT)))
+    return kubevirt_config.read_config(kubevirt_config.active_kubevirt(_kubevirts(change)))
+
+
+def _kubevirts(change: WriteRequest) -> list[Object]:
+    """Those that can be read: the others must not keep VMs from being admitted."""
+    return [obj for obj in change.every(kinds.KUBEVIRT) if readable.problem(kinds.KUBEVIRT, obj) is None]
 
 
 def _by_user(change: WriteRequest) -> bool:
@@ -271,7 +288,7 @@ def _config_causes(change: WriteRequest, new: Object) -> Iterator[Cause]:
 
 
 def _only_one(change: WriteRequest) -> Iterator[Cause]:
-    if other := kubevirt_config.active_kubevirt(change.every(kinds.KUBEVIRT)):
+    if other := kubevirt_config.active_kubevirt(_kubevirts(change)):
         meta = other["metadata"]
         yield Cause(
             "metadata.name",

@@ -2,7 +2,8 @@
 `page.Page` reads and changes whole pages; `booking_limits` checks amounts.
 
 One malformed entry of a page is reported with its field, and costs nothing else of the page. A booking whose device can be read
-still holds it, for an unknown holder: what is malformed is never given to another VM."""
+still holds it, for an unknown holder: what is malformed is never given to another VM. While an entry names no device, it may be
+about any, and none of the page is given out (`Page.undetermined`)."""
 
 from __future__ import annotations
 
@@ -258,8 +259,13 @@ def _problem(raw: Any) -> tuple[str, str] | None:
     if not (isinstance(holder, dict) and isinstance(holder.get("kind"), str) and isinstance(holder.get("name"), str)
             and isinstance(holder.get("uid"), str)):
         return ".holder", "must be an object with the texts kind, name and uid"
+    if not (isinstance(holder.get("namespace"), str | None) and isinstance(holder.get("purpose"), str | None)):
+        return ".holder", "must be an object with texts alone"
     if not isinstance(raw.get("state"), str):
         return ".state", "must be a text"
+    if not (isinstance(raw.get("request"), str | None) and isinstance(raw.get("prepared"), str | None)
+            and isinstance(raw.get("node"), str | None)):
+        return "", "must have texts as request, prepared and node"
     if not isinstance(raw.get("since"), str):
         return ".since", "must be a text"
     amount = raw.get("amount") or {}

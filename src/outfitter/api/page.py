@@ -88,12 +88,15 @@ class Page:
         self._entries, malformed = read_bookings(obj)
         self.bookings: tuple[Booking, ...] = tuple(entry.booking for entry in self._entries if entry.booking is not None)
         records: list[tuple[OutOfServiceRecord, ...]] = []
+        unknown = False
         for state in OUT_OF_SERVICE_STATES:
             found, wrong = read_records(obj, state)
+            unknown |= any(entry.record is None for entry in found)
             records.append(tuple(entry.record for entry in found if entry.record is not None))
             malformed += wrong
         self.reserved, self.quarantined, self.unclean = records
         self.malformed: tuple[MalformedEntry, ...] = tuple(malformed)  # kept as they are by every change
+        self.undetermined = any(entry.booking is None for entry in self._entries) or unknown  # which devices are held
 
     @staticmethod
     def blank(host: str) -> Object:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from outfitter.api.booking import Booking, Holder, OutOfServiceRecord, OutOfServiceState
+from outfitter.api.booking import Booking, Holder, MalformedEntry, OutOfServiceRecord, OutOfServiceState
 from outfitter.api.device import DeviceId
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import LEDGER_PAGE, Object
+from outfitter.api.validate.readable import UnreadableObject
 from outfitter.errors import OutfitterError
 
 _Error = TypeVar("_Error", bound=OutfitterError)
@@ -29,6 +30,7 @@ class RejectionCode(enum.StrEnum):
     # The pod and its claims as a whole: no host is asked.
     NO_HOST = "NoHost"
     POD_INVALID = "PodInvalid"
+    OBJECT_UNREADABLE = "ObjectUnreadable"
     CLAIM_MISSING = "ClaimMissing"
     CLAIM_NOT_CREATED = "ClaimNotCreated"
     CLAIM_NAME_TAKEN = "ClaimNameTaken"
@@ -185,6 +187,19 @@ def out_of_service(which: OutOfServiceState, record: OutOfServiceRecord) -> Reje
     """A device that was reserved, quarantined or is not clean."""
     detail = {key: value for key, value in (("reason", record.reason), ("by", record.by)) if value}
     return Rejection(OUT_OF_SERVICE[which], record.device, since=record.since, detail=detail)
+
+
+def unreadable(found: UnreadableObject) -> Rejection:
+    """A stored object that is skipped because it cannot be read."""
+    return Rejection.of(RejectionCode.OBJECT_UNREADABLE, kind=found.kind.kind, name=found.key, field=found.cause.field,
+                        message=found.error().message)
+
+
+def undetermined(page: str, entries: Iterable[MalformedEntry]) -> Rejection:
+    """A page with an entry that names no device, so that any of its devices may be held."""
+    entry = next(iter(entries))
+    return Rejection.of(RejectionCode.OBJECT_UNREADABLE, kind=LEDGER_PAGE.kind, name=page, field=entry.field,
+                        message=f"{entry}; repair it: kubectl edit {LEDGER_PAGE.resource} {page}")
 
 
 def carrying(error: _Error, code: RejectionCode) -> _Error:

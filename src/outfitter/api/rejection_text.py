@@ -499,6 +499,7 @@ _NAMES_DEVICE = frozenset({_Code.CLAIM_DEVICE_TAINTED, _Code.DEVICE_NOT_READY, _
 _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.NO_HOST: _plain("there is no host"),
     _Code.POD_INVALID: _message,
+    _Code.OBJECT_UNREADABLE: _message,
     _Code.CLAIM_MISSING: _claim_missing,
     _Code.CLAIM_NOT_CREATED: _claim_not_created,
     _Code.CLAIM_NAME_TAKEN: _claim_name_taken,

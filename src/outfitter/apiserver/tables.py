@@ -14,7 +14,7 @@ from outfitter.api.kubevirt.short_reason import short_reason
 
 Cell = str | int | bool | None
 Reader = Callable[[Object, datetime], Cell]
-UNKNOWN, NONE = "<unknown>", "<none>"
+UNKNOWN, NONE, UNREADABLE = "<unknown>", "<none>", "<unreadable>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ def table(
     """The objects as rows. Without `columns` the headers are omitted: a watch sends them once."""
     shown = COLUMNS.get(kind, PLAIN)
     rows = [
-        {"cells": [column.read(obj, now) for column in shown], "object": _included(obj, include, version)} for obj in objects
+        {"cells": [_cell(column, obj, now) for column in shown], "object": _included(obj, include, version)} for obj in objects
     ]
     heads = [
         {"name": column.name, "type": column.type, "format": "name" if column.name == "Name" and not column.wide else "",
@@ -366,6 +366,13 @@ def table(
     ]
     return {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "metadata": meta,
             "columnDefinitions": heads if columns else None, "rows": rows}
+
+
+def _cell(column: TableColumn, obj: Object, now: datetime) -> Cell:
+    try:
+        return column.read(obj, now)
+    except Exception:  # an object with fields of the wrong type, from before these were checked
+        return UNREADABLE
 
 
 def _included(obj: Object, include: str, version: str) -> Object | None:

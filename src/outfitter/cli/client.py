@@ -20,10 +20,12 @@ import yaml
 
 from outfitter.api import kinds, yaml_scalars
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.validate.readable import UnreadableObject
 from outfitter.errors import BadRequest, CommandFailed, Invalid, OutfitterError, Unauthorized, Unavailable
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
+from outfitter.store.readable_store import ReadableStore
 
 T = TypeVar("T")
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -39,6 +41,7 @@ class Client:
 
     def __init__(self, kubeconfig: str | None, namespace: str | None) -> None:
         self._kubeconfig, self._namespace = kubeconfig, namespace
+        self.unreadable: dict[tuple[Kind, str], UnreadableObject] = {}  # what `readable` has left out
 
     @functools.cached_property
     def store(self) -> Kube:
@@ -49,6 +52,16 @@ class Client:
         clock = SystemClock()
         return Kube(configs.load(path, clock=clock), clock=clock, field_validation="Strict",
                     warn=lambda text: click.echo(f"warning: {text}", err=True))
+
+    @functools.cached_property
+    def readable(self) -> ReadableStore:
+        """The same for commands that explain and compute: without objects that cannot be read, each of which is reported."""
+        return ReadableStore(self.store, self._skipped)
+
+    def _skipped(self, found: UnreadableObject) -> None:
+        if (found.kind, found.key) not in self.unreadable:
+            self.unreadable[found.kind, found.key] = found
+            click.echo(f"warning: {found.error()}", err=True)
 
     @property
     def namespace(self) -> str:

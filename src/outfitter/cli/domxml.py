@@ -36,7 +36,7 @@ async def print_from_server(client: Client, word: str, **options: Any) -> None:
     if (slash and explained_kind(kind_word) not in (kinds.VMI, kinds.VM)) or not name:
         raise click.UsageError(f"{word!r} is not a VM or VMI; write its name, or vmi/NAME")
     try:
-        instance = await client.store.get(kinds.VMI, name, client.namespace)
+        instance = await client.readable.get(kinds.VMI, name, client.namespace)
     except NotFound:
         await _reject_stopped_vm(client, name)
         raise
@@ -48,7 +48,7 @@ async def print_from_server(client: Client, word: str, **options: Any) -> None:
 async def _reject_stopped_vm(client: Client, name: str) -> None:
     """CommandFailed: there is a VM of that name, which has no VMI."""
     try:
-        vm = await client.store.get(kinds.VM, name, client.namespace)
+        vm = await client.readable.get(kinds.VM, name, client.namespace)
     except (NotFound, Forbidden):
         return
     if vm_actions.will_start(vm, None):
@@ -62,10 +62,10 @@ async def _launcher_sources(client: Client, instance: Object) -> tuple[dict[str,
     meta, slices = instance["metadata"], None
     out: dict[str, str] = {}
     files: dict[str, str] = {}
-    for pod in (await client.store.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")).items:
+    for pod in (await client.readable.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")).items:
         if claim_name := dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED):
-            slices = slices or (await client.store.list(kinds.RESOURCE_SLICE)).items
-            claim = await client.store.get(kinds.RESOURCE_CLAIM, claim_name, meta["namespace"])
+            slices = slices or (await client.readable.list(kinds.RESOURCE_SLICE)).items
+            claim = await client.readable.get(kinds.RESOURCE_CLAIM, claim_name, meta["namespace"])
             out |= network_info.without_interface_functions(
                 launcher_environment.resource_variables(pod, claim, slices), pod, network_info.wires_of_pod(pod).values()
             )
@@ -77,7 +77,7 @@ async def _launcher_sources(client: Client, instance: Object) -> tuple[dict[str,
 async def _secret_files(client: Client, instance: Object) -> Mapping[str, str]:
     """The launcher's files from Secrets; empty where a Secret is missing or the user may not read it."""
     try:
-        files = await secrets.files(client.store, instance)
+        files = await secrets.files(client.readable, instance)
     except Forbidden:
         return {}
     return {} if isinstance(files, str) else files

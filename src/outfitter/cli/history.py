@@ -41,11 +41,11 @@ async def _find(client: Client, word: str) -> tuple[DeviceId, list[HistoryEntry]
         [known] = await find_devices(client, [word])
     except NotFound:
         device = await _gone(client, word)
-        found = await past.entries(client.store, device) if device is not None else []
+        found = await past.entries(client.readable, device) if device is not None else []
         if device is None or not found:
             raise
         return device, current_first(found)
-    return known.id, current_first(await past.entries(client.store, known.id))
+    return known.id, current_first(await past.entries(client.readable, known.id))
 
 
 async def _gone(client: Client, word: str) -> DeviceId | None:
@@ -53,7 +53,7 @@ async def _gone(client: Client, word: str) -> DeviceId | None:
     if place:
         return DeviceId(place[0] if len(place) > 1 else DRIVER, place[-1], name)
     try:
-        listing = await client.store.list(kinds.PAST_BOOKING, labels=f"{past.DEVICE}={name}")
+        listing = await client.readable.list(kinds.PAST_BOOKING, labels=f"{past.DEVICE}={name}")
     except BadRequest:  # not a valid device name
         return None
     devices = {device_of(obj["spec"]["device"]) for obj in listing.items}

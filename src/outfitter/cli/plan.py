@@ -87,7 +87,7 @@ async def _known(client: Client, vm: Object) -> Object:
     """The VM with the uid of the existing one, by which its claims are named."""
     meta = vm["metadata"]
     with contextlib.suppress(NotFound, Forbidden):
-        live = await client.store.get(kinds.VM, meta["name"], meta["namespace"])
+        live = await client.readable.get(kinds.VM, meta["name"], meta["namespace"])
         return {**vm, "metadata": {**meta, "uid": live["metadata"]["uid"]}}
     return vm
 

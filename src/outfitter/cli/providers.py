@@ -154,7 +154,7 @@ async def reserve(client: Client, name: str, count: int, *, resource_class: str 
     drivers = await _drivers(client, host)
     driver = next((drivers[device] for device in provider.devices if device in drivers), DRIVER)
     now, by = rfc3339(time_format.now()), await acting_user(client)
-    await placement_view.set_reserved(client.store, name, chosen, count, driver=driver, now=now, by=by)
+    await placement_view.set_reserved(client.readable, name, chosen, count, driver=driver, now=now, by=by)
     inventory = provider.inventories[chosen]
     outcome = f"{count} of {inventory.total} {chosen} reserved"
     print_lines([f"{name}: {outcome}" + (f" (was {inventory.reserved})" if inventory.reserved != count else " already")])
@@ -162,7 +162,7 @@ async def reserve(client: Client, name: str, count: int, *, resource_class: str 
 
 async def _find(client: Client, name: str) -> tuple[str, stored.Provider]:
     names = []
-    for host, host_providers in (await placement_view.trees(client.store)).items():
+    for host, host_providers in (await placement_view.trees(client.readable)).items():
         for provider in host_providers:
             names.append(provider.name)
             if provider.name == name:
@@ -174,5 +174,5 @@ async def _find(client: Client, name: str) -> tuple[str, stored.Provider]:
 
 async def _drivers(client: Client, host: str) -> dict[str, str]:
     """Device name -> the driver that publishes it."""
-    slices = (await client.store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host}")).items
+    slices = (await client.readable.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host}")).items
     return {device["name"]: part["spec"]["driver"] for part in slices for device in part["spec"].get("devices") or ()}

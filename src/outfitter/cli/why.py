@@ -15,14 +15,17 @@ import click
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.validate import readable
 from outfitter.cli import time_format
 from outfitter.cli.client import Client, kind_named
 from outfitter.cli.device import text
 from outfitter.cli.page_warnings import warn_malformed
-from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound
+from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, Unreadable
 from outfitter.scheduling import config, plugins
 from outfitter.scheduling.explain import claim, pod, vm
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
+from outfitter.scheduling.explain.explanation import Explanation
+from outfitter.scheduling.explain.unreadable import needs_unreadable, unreadable_object
 from outfitter.scheduling.nova import flavor_claim
 
 NEEDED = (
@@ -45,13 +48,22 @@ async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> 
         if there is None:
             there = replace(await cluster_objects(client), time=time)
             warn_malformed(there.malformed)
-        answers.append(EXPLAINED[actual_kind](there, obj))
+        answers.append(_explained(there, actual_kind, obj))
     if how == "json":
         objects = [answer.to_object(long=long) for answer in answers]
         click.echo(json.dumps(objects[0] if len(objects) == 1 else objects, indent=2))
         return
     text.print_lines(line for answer in answers
                      for line in answer.text(long=long, more=f"outfit why {answer.about} --long", time=time))
+
+
+def _explained(cluster: ClusterObjects, kind: Kind, obj: Object) -> Explanation:
+    if (found := readable.unreadable(kind, obj)) is not None:
+        return unreadable_object(found)
+    try:
+        return EXPLAINED[kind](cluster, obj)
+    except Unreadable as error:
+        return needs_unreadable(kind, obj, error)
 
 
 def _requested(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
@@ -97,7 +109,7 @@ async def cluster_objects(client: Client) -> ClusterObjects:
             ("", client.namespace) if kind.namespaced else ("",)
         ):  # without permission for all namespaces, only this one is seen
             try:
-                return (await client.store.list(kind, place)).items
+                return (await client.readable.list(kind, place)).items
             except NotFound:
                 return []
             except Forbidden:
@@ -111,11 +123,12 @@ async def cluster_objects(client: Client) -> ClusterObjects:
                      kinds.LEDGER_PAGE, kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.DEVICE_TAINT_RULE, kinds.PROVIDER_TREE,
                      kinds.HOST_INVENTORY)))
     how = config.SchedulingConfig()
-    with contextlib.suppress(NotFound, Forbidden):
-        how = config.SchedulingConfig.read(await client.store.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
+    with contextlib.suppress(NotFound, Forbidden, Unreadable):
+        how = config.SchedulingConfig.read(await client.readable.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
     aliases: flavor_claim.AliasSet | None = None
-    with contextlib.suppress(NotFound, Forbidden, Invalid, json.JSONDecodeError):
-        aliases = flavor_claim.read_aliases(await client.store.get(
+    with contextlib.suppress(NotFound, Forbidden, Invalid, Unreadable, json.JSONDecodeError):
+        aliases = flavor_claim.read_aliases(await client.readable.get(
             kinds.CONFIG_MAP, flavor_claim.ALIASES_CONFIG_MAP, flavor_claim.ALIASES_NAMESPACE))
     return ClusterObjects(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.skipped()), templates,
-                 tuple(unread), rules, how.policy, how.features, trees, inventories, aliases, datetime.now(UTC))
+                 tuple(unread), rules, how.policy, how.features, trees, inventories, aliases, datetime.now(UTC),
+                 unreadable=tuple(client.unreadable.values()))

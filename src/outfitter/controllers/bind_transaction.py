@@ -20,7 +20,7 @@ from outfitter.controllers import pod_claims
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.controllers.scheduling_queue import waits_for_host
-from outfitter.errors import AlreadyExists, Conflict, Invalid, NotFound
+from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.ledger import book
 from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling.dra import binding_conditions
@@ -210,7 +210,7 @@ class Binder:
             written = await transaction.commit(self._store)
         except Exception as error:
             await self.abort(transaction, placed)
-            if not isinstance(error, (Conflict, AlreadyExists, NotFound, Invalid)):
+            if not isinstance(error, (Conflict, AlreadyExists, NotFound)):
                 raise
             log.debug("%d pods: %s", len(placed), error)
             return False

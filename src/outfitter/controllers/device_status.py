@@ -249,7 +249,7 @@ class DeviceStatus:
 
     def _in_a_pod(self, instance: Object) -> list[str]:
         """Before a VMI has a pod there is nothing to report; a pod that is created is a watch update itself."""
-        return [key_of(instance)] if self._launchers.all(instance) else []
+        return [key_of(instance)] if self._launchers.readable(instance) else []
 
     def _of_claim(self, claim: Object) -> list[str]:
         key = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"

@@ -1,16 +1,21 @@
 """Deletes what has no owner any more, in embedded mode (a cluster has its own controller): dependents of deleted owners, the
 content of namespaces that are going.
 
-An owner is gone when the store has none of its uid, not when an informer has not seen it."""
+An owner is gone when the store has none of its uid, not when an informer has not seen it. Nothing but metadata is read, so that
+an object that cannot be read otherwise is an owner, and is deleted, like any other."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.validate import readable
+from outfitter.api.validate.readable import UnreadableObject
 from outfitter.controllers.manager import ControllerContext
 from outfitter.errors import NotFound
+from outfitter.store.informer import key_of, split_key
 from outfitter.store.workqueue import WorkQueue
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -24,14 +29,15 @@ class GarbageCollector:
     name = "garbage_collector"
 
     def __init__(self, context: ControllerContext, served: Iterable[Kind] = kinds.ALL) -> None:
-        self._context, self._store = context, context.store
+        self._context, self._store = context, context.raw_store
         self.queue = WorkQueue(context.clock)
         self._namespaced = tuple(kind for kind in served if kind.namespaced)
         self._kinds = {kind.resource: kind for kind in served if kind not in UNOWNED}
         for kind in self._kinds.values():
             informer = context.informer(kind)
             informer.add_index("owner", _owner_uids)
-            informer.on_change(lambda old, new, kind=kind: self._changed(kind, old, new))  # type: ignore[misc]
+            informer.on_change(functools.partial(self._changed, kind))
+            informer.on_unreadable(functools.partial(self._unreadable, kind))
 
     def _changed(self, kind: Kind, old: Object | None, new: Object | None) -> None:
         obj = new or old
@@ -54,12 +60,19 @@ class GarbageCollector:
                                 or (meta.get("ownerReferences") and (old is None or _owner_uids(old) != _owner_uids(new)))):
             self.queue.add(_key(kind, obj))
 
+    def _unreadable(self, kind: Kind, key: str) -> None:
+        if key in self._context.informer(kind).unreadable:
+            self.queue.add(_key_of(kind, *split_key(key)))
+
     def _is_going(self, namespace: str) -> bool:
-        known = self._context.informer(kinds.NAMESPACE).get(namespace)
+        known = self._context.informer(kinds.NAMESPACE).readable(namespace)
         return known is not None and bool(known["metadata"].get("deletionTimestamp"))
 
     def _dependents(self, uid: str) -> list[tuple[Kind, Object]]:
-        return [(kind, obj) for kind in self._kinds.values() for obj in self._context.informer(kind).by("owner", uid)]
+        informers = [(kind, self._context.informer(kind)) for kind in self._kinds.values()]
+        found = [(kind, obj) for kind, informer in informers for obj in informer.by("owner", uid)]
+        return found + [(kind, each.object) for kind, informer in informers for each in informer.unreadable.values()
+                        if readable.metadata_problem(kind, each.object) is None and uid in _owner_uids(each.object)]
 
     def _kind(self, reference: Object) -> Kind | None:
         return kinds.of_object(reference, self._kinds.values())
@@ -71,6 +84,7 @@ class GarbageCollector:
             obj = await self._store.get(kind, name, namespace)
         except NotFound:
             return None
+        _check_metadata(kind, obj)
         meta = obj["metadata"]
         if meta.get("deletionTimestamp"):
             if kind == kinds.NAMESPACE:
@@ -104,6 +118,7 @@ class GarbageCollector:
             owner = await self._store.get(kind, reference["name"], namespace if kind.namespaced else "")
         except NotFound:
             return False
+        _check_metadata(kind, owner)
         meta = owner["metadata"]
         waits = meta.get("deletionTimestamp") and FOREGROUND in (meta.get("finalizers") or ())
         return bool(meta["uid"] == reference["uid"] and not waits)
@@ -162,10 +177,17 @@ class GarbageCollector:
                     left -= 1
         if left:
             return 0.2
+        if (found_wrong := readable.unreadable(kinds.NAMESPACE, namespace)) is not None:
+            raise found_wrong.error()
         if namespace["spec"].get("finalizers"):
             namespace["spec"]["finalizers"] = [word for word in namespace["spec"]["finalizers"] if word != "kubernetes"]
             await self._store.replace(kinds.NAMESPACE, namespace, subresource="finalize")
         return None
+
+
+def _check_metadata(kind: Kind, obj: Object) -> None:
+    if (wrong := readable.metadata_problem(kind, obj)) is not None:
+        raise UnreadableObject(kind, key_of(obj), obj, wrong).error()
 
 
 def _owner_uids(obj: Object) -> list[str]:

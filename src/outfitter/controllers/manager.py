@@ -11,13 +11,14 @@ from typing import Any, Protocol
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import Conflict, NotFound, OutfitterError, Terminating, Unavailable
+from outfitter.errors import Conflict, NotFound, OutfitterError, Terminating, Unavailable, Unreadable
 from outfitter.store import revision_patch
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.informer import Informer, key_of
+from outfitter.store.readable_store import ReadableStore
 from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,8 @@ class ControllerContext:
     """What the controllers of one process share."""
 
     def __init__(self, store: Store, *, clock: Clock, names: IdGenerator | None = None, component: str = "outfitter") -> None:
-        self.store = store
+        self.store: Store = ReadableStore(store)  # the informers report what it leaves out
+        self.raw_store = store  # for what reads and writes nothing but metadata
         self.clock = clock
         self.names = names or IdGenerator()
         self.events = EventRecorder(store, kinds.EVENT, component, clock=clock, names=self.names)
@@ -40,7 +42,7 @@ class ControllerContext:
         """The one informer of a kind; asking for it before the start is what makes it run. `view`: what it keeps of each
         object, for a kind that only one controller reads."""
         if kind not in self.informers:
-            self.informers[kind] = Informer(self.store, kind, clock=self.clock, view=view)
+            self.informers[kind] = Informer(self.raw_store, kind, clock=self.clock, view=view)
         return self.informers[kind]
 
     def now(self) -> str:
@@ -132,6 +134,10 @@ class ControllerManager:
             ) as error:  # another writer was first; the watch update of that brings the key back
                 log.debug("%s %s: %s", controller.name, key, error)
                 self.errors[controller.name, "conflict"] += 1
+                queue.retry(key)
+            except Unreadable as error:  # reported by `unreadable_objects`; the watch update of its repair brings the key back
+                log.debug("%s %s: %s", controller.name, key, error)
+                self.errors[controller.name, "unreadable"] += 1
                 queue.retry(key)
             except Unavailable as error:
                 log.warning("%s %s: %s", controller.name, key, error)

@@ -12,7 +12,7 @@ from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.api.rejection import Rejection
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
-from outfitter.errors import AlreadyExists, Forbidden, Invalid
+from outfitter.errors import AlreadyExists, Forbidden, Invalid, Unreadable
 from outfitter.scheduling.scheduler import NOT_MADE, of_another
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
@@ -33,7 +33,7 @@ class PodClaims:
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._pods.add_index("claim by template", _made_keys)
-        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if any(self._unmade(pod)) else [])
+        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if self._may_lack(pod) else [])
         enqueue_on_change(self._templates, self.queue, self._waiting_for)
         self._claims.on_change(self._claim_changed)
 
@@ -42,6 +42,12 @@ class PodClaims:
         if new is None:
             for pod in self._pods.by("claim by template", key_of(old or {})):
                 self.queue.add(key_of(pod))
+
+    def _may_lack(self, pod: Object) -> bool:
+        try:
+            return any(self._unmade(pod))
+        except Unreadable:
+            return True
 
     def _unmade(self, pod: Object) -> Iterator[Object]:
         """The entries of a pod of which a claim is still to be made, or to be made again: what a pod on a host uses stays."""

@@ -37,7 +37,7 @@ class PodGc:
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         node = (new or {}).get("spec", {}).get("nodeName")
-        if new is not None and node and self._nodes.get(node) is None:
+        if new is not None and node and self._nodes.readable(node) is None:
             self.queue.add(key_of(new))
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:

@@ -10,18 +10,19 @@ again by itself. What cannot be placed gets its reason and is woken by events, n
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
-from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection import Rejection, RejectionCode, of_error
 from outfitter.controllers.bind_transaction import Binder, BindTransaction, PlacedPod, not_ready
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.scheduler_cache import SchedulerCache, takes_resources
 from outfitter.controllers.scheduling_queue import SchedulingBatch, SchedulingQueue, waits_for_host
-from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutfitterError, OutOfService, TooLarge
+from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutfitterError, OutOfService, TooLarge, Unavailable, Unreadable
 from outfitter.scheduling import pod_group
 from outfitter.scheduling.dra import binding_conditions
 from outfitter.scheduling.explain import summary
@@ -30,6 +31,7 @@ from outfitter.scheduling.pod_group import PodGroup
 from outfitter.scheduling.scheduler import Placement, Waiting, driven_out, place
 from outfitter.store.informer import key_of
 
+log = logging.getLogger(__name__)
 BATCH = 64  # pods in one commit
 GATHERS = 4  # times that a batch takes in what came meanwhile before it is committed
 REPORT_INTERVAL = 5.0  # seconds between two messages of one reason on one pod
@@ -78,7 +80,10 @@ class Scheduler:
                     await self._place_pods(list(some), batch)
                 elif group.key not in groups:
                     groups.add(group.key)
-                    await self._place_group(group, batch)
+                    try:
+                        await self._place_group(group, batch)
+                    except Exception as error:  # the other pods of the batch go on
+                        batch.errors |= dict.fromkeys(map(key_of, self._pods.by("group", group.key)), error)
             for pod in first:
                 ready.pop(key_of(pod), None)
 
@@ -92,7 +97,9 @@ class Scheduler:
             try:
                 if not await self._claims_arrive(pod) and await self._devices_ready(pod, batch):
                     ready[key_of(pod)] = None
-            except OutfitterError as error:
+            except Unreadable as error:
+                await self._reject(pod, Waiting((of_error(error, RejectionCode.OBJECT_UNREADABLE),)), batch)
+            except Exception as error:
                 batch.errors[key_of(pod)] = error
         return ready
 
@@ -100,7 +107,7 @@ class Scheduler:
         for pod, lost in await self._together(pods, batch):
             try:
                 await self._alone(pod, batch, lost)
-            except OutfitterError as error:
+            except Exception as error:
                 batch.errors[key_of(pod)] = error
 
     async def _place_group(self, group: PodGroup, batch: SchedulingBatch) -> None:
@@ -166,7 +173,14 @@ class Scheduler:
                     again.append((pod, {verdict.host: _of_page(error)}))
             except Exception as error:  # a fault that one pod brings to light does not stop the others
                 batch.errors[key_of(pod)] = error
-        if not await self._binder.commit(transaction, placed):
+        try:
+            committed = await self._binder.commit(transaction, placed)
+        except Unavailable:
+            raise
+        except Exception as error:  # a fault that one of them brings to light: each is tried by itself
+            log.warning("%d pods: %s", len(placed), error)
+            committed = False
+        if not committed:
             lost = {key_of(pod): hosts for pod, hosts in again}
             return [(pod, lost.get(key_of(pod), {})) for pod in pods if key_of(pod) not in batch.errors]
         for pod, verdict in waiting:
@@ -197,8 +211,16 @@ class Scheduler:
                     avoid[verdict.host] = _of_page(error)
                 lost[verdict.host] = _of_page(error)
                 continue
-            if await self._binder.commit(transaction, [placed]):
-                return
+            try:
+                if await self._binder.commit(transaction, [placed]):
+                    return
+            except Unavailable:
+                raise
+            except Exception as error:  # what is stored of this host cannot be written; another host may do
+                log.warning("%s cannot be bound to %s: %s", key_of(pod), verdict.host, error,
+                            exc_info=None if isinstance(error, OutfitterError) else error)
+                avoid[verdict.host] = Rejection.of(RejectionCode.PAGE_CONFLICT, message=str(error))
+                continue
             raise Conflict(f"{key_of(pod)}: another writer was faster; retrying")
 
     def _begin(self) -> BindTransaction:

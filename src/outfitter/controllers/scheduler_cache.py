@@ -5,15 +5,18 @@ It decides nothing and writes nothing. The scheduler, its binder and the evictio
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable
 
-from outfitter.api import kinds
+from outfitter.api import kinds, rejection
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm
 from outfitter.api.page import Page
+from outfitter.api.validate import readable
 from outfitter.controllers.manager import ControllerContext
-from outfitter.errors import Invalid
+from outfitter.errors import Invalid, Unreadable
 from outfitter.ledger import book
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import assigned_devices, extended_resources
@@ -50,6 +53,8 @@ class SchedulerCache:
             (kinds.HOST_INVENTORY, self.devices.put_inventory),
         ):
             context.informer(kind).on_change(_by_name(put))
+            context.informer(kind).on_unreadable(functools.partial(self._unreadable, kind))
+        self._pods.on_unreadable(self._pod_unreadable)
 
     # -- reading
 
@@ -63,7 +68,7 @@ class SchedulerCache:
             plugins=self._plugins, policy=self._policy, now=self._context.clock.now(), share_id=self._context.names.uid)
 
     def pod(self, key: str) -> Object | None:
-        return self._pods.get(key)
+        return self._pods.readable(key)
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")
@@ -81,7 +86,7 @@ class SchedulerCache:
     def forget(self, pod: Object) -> None:
         """Take an assumption back: what the informer knows of the pod counts again."""
         self._usage.remove(pod)
-        if (known := self._pods.get(key_of(pod))) is not None:  # another scheduler may have given it a host
+        if (known := self._pods.readable(key_of(pod))) is not None:  # another scheduler may have given it a host
             self._usage.add(known)
 
     def stored(self, kind: Kind, obj: Object) -> None:
@@ -92,7 +97,7 @@ class SchedulerCache:
             self._claims.put(obj)
         elif kind == kinds.POD:
             self._pods.put(obj)
-            if self._pods.get(key_of(obj)) is not None:  # else it is gone by now, and takes nothing
+            if self._pods.readable(key_of(obj)) is not None:  # else it is gone by now, and takes nothing
                 self._usage.add(obj)
 
     def released(self, pod: Object) -> None:
@@ -102,7 +107,10 @@ class SchedulerCache:
     async def reread(self, pages: Iterable[str]) -> None:
         """Pages as the store has them, whatever was assumed."""
         for name in dict.fromkeys(pages):
-            page = await book.read(self._context.store, name)
+            try:
+                page = await book.read(self._context.store, name)
+            except Unreadable:
+                continue  # `_unreadable` withholds what is on it
             self._revisions[name] = int(page.revision or 0)
             self.devices.put_page(name, page)
 
@@ -117,17 +125,29 @@ class SchedulerCache:
             self._revisions[name] = int(page.revision or 0) if page is not None else 0
             self.devices.put_page(name, page)
 
+    def _unreadable(self, kind: Kind, name: str) -> None:
+        found = self._context.informer(kind).unreadable.get(name)
+        self.devices.put_unreadable(kind, name, rejection.unreadable(found) if found is not None else None)
+
+    def _pod_unreadable(self, key: str) -> None:
+        """A pod that cannot be read may run: what can be read of its requests counts."""
+        found = self._pods.unreadable.get(key)
+        part = readable.readable_part(kinds.POD, found.object) if found is not None else None
+        if part is not None:
+            with contextlib.suppress(Invalid):
+                self._usage.add({"spec": {}, **part})
+
     def _class_changed(self, old: Object | None, new: Object | None) -> None:
         self._resources = None
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         try:
             if new is not None:
-                newest = self._pods.get(key_of(new)) or new  # what we wrote ourselves is newer
+                newest = self._pods.readable(key_of(new)) or new  # what we wrote ourselves is newer
                 self._usage.add(newest)
                 if old is not None and nominated(old) and not nominated(newest) and not newest["spec"].get("nodeName"):
                     self._usage.remove(new)
-            elif old is not None:
+            elif old is not None and key_of(old) not in self._pods.unreadable:
                 self._usage.remove(old)
         except Invalid as error:
             log.warning("%s takes nothing of its host: %s", key_of(new or old or {}), error)

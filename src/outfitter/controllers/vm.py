@@ -43,13 +43,13 @@ class VmController:
         not known yet."""
         if (old or {}).get("spec") != (new or {}).get("spec"):
             for key in map(key_of, self._vms.items()):
-                if self._instances.get(key) is None:
+                if self._instances.readable(key) is None:
                     self.queue.add(key)
 
     def _of_instance(self, instance: Object) -> list[str]:
         """The VM that owns it, or whose name it takes. Without one nothing is read of it: a VM that is created later is a
         watch update itself."""
-        return [key for key in (*vm_key_of(instance), key_of(instance)) if self._vms.get(key) is not None]
+        return [key for key in (*vm_key_of(instance), key_of(instance)) if self._vms.readable(key) is not None]
 
     async def reconcile(self, key: str) -> float | None:
         vm = self._vms.get(key)

@@ -45,7 +45,7 @@ class VmClaims:
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A terminated pod no longer uses the claims of its VM."""
         if old is not None and (new is None or _is_terminated(new)):
-            for claim in filter(None, map(self._claims.get, pod_claims.claim_keys(old))):
+            for claim in filter(None, map(self._claims.readable, pod_claims.claim_keys(old))):
                 for key in vm_key_of(claim):
                     self._queue.add(key)
 

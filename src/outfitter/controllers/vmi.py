@@ -45,6 +45,12 @@ class LauncherPods:
         pods.add_index("vmi", _vmi_uid)
 
     def all(self, instance: Object) -> list[Object]:
+        """Unreadable: its pod exists, and is not known to be gone."""
+        if self._pods.unreadable:
+            self._pods.get(f"{instance['metadata']['namespace']}/{launcher_pod.pod_name(instance)}")
+        return self.readable(instance)
+
+    def readable(self, instance: Object) -> list[Object]:
         return self._pods.by("vmi", f"{instance['metadata']['namespace']}/{instance['metadata']['uid']}")
 
     def current(self, instance: Object) -> Object | None:
@@ -69,7 +75,7 @@ class VmiController:
 
     def _without_pod(self, _: Object) -> list[str]:
         """VMIs whose devices may be permitted now."""
-        return [key_of(instance) for instance in self._instances.items() if not self._pods.all(instance)]
+        return [key_of(instance) for instance in self._instances.items() if not self._pods.readable(instance)]
 
     async def reconcile(self, key: str) -> float | None:
         known = self._instances.get(key)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from outfitter.api import kinds, rejection
 from outfitter.api.hypervisor import Builder, Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status, failed_launches, pod_claims, vm
 from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.validate.readable import UnreadableObject
 from outfitter.errors import HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import networks, secrets, status_reporter, watch_filter
 from outfitter.node.agent_host import AgentHost
@@ -315,14 +316,19 @@ class Agent:
     async def _release(self, host: AgentHost, pod: Object) -> list[str]:
         """Release what a pod had prepared and no other pod uses: the names of these claims. NotReady: one cannot be yet."""
         others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
+        others |= self._claims_of_unreadable_pods(pod)
         places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in pod_claims.claim_names(pod)]
         return [place[1] for place in places if place not in others and await self._bookings.release(host, *place)]
 
     async def _sweep(self, host: AgentHost) -> None:
         """Stop and release what runs or is prepared here for pods that are gone: they were deleted while no agent was
         running."""
+        if (unreadable := next(self._unreadable_pods(host), None)) is not None:
+            raise unreadable.error()  # what runs here may be its
         pods = self._alive(host)
         alive = {uid for pod in pods if (uid := self._vmi_uid(pod)) is not None}
+        alive |= {uid for found in self._instances.unreadable.values()
+                  if isinstance(uid := found.reference()["metadata"].get("uid"), str)}
         for uid, domain in (await host.hypervisor.domains()).items():
             if uid not in alive and not domain.foreign:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
@@ -355,6 +361,22 @@ class Agent:
         return [
             pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in vm.FINAL
         ]
+
+    def _unreadable_pods(self, host: AgentHost) -> Iterator[UnreadableObject]:
+        """Pods that cannot be read and may be on the host."""
+        for found in self._pods.unreadable.values():
+            spec = found.object.get("spec")
+            node = spec.get("nodeName") if isinstance(spec, dict) else None
+            if not isinstance(node, str) or node == host.name:
+                yield found
+
+    def _claims_of_unreadable_pods(self, pod: Object) -> set[tuple[str, str]]:
+        """Those of a pod's claims that are reserved for another pod too, which cannot be read."""
+        namespace = pod["metadata"]["namespace"]
+        claims = [(name, self._claim(namespace, name)) for _, name in pod_claims.claim_names(pod) if name]
+        return {(namespace, name) for name, claim in claims if claim is not None
+                for user in (claim.get("status") or {}).get("reservedFor") or ()
+                if f"{namespace}/{user.get('name')}" in self._pods.unreadable}
 
     def _claims_in_use(self, pods: Iterable[Object]) -> set[tuple[str, str]]:
         return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in pod_claims.claim_names(pod) if name}

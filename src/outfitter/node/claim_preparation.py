@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims
 from outfitter.api.rejection import RejectionCode, carrying
-from outfitter.errors import HypervisorError, NotReady, StartupRefused
+from outfitter.errors import HypervisorError, NotReady, StartupRefused, Unreadable
 from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
 from outfitter.node import launcher_env
@@ -38,7 +38,7 @@ class ClaimPreparation:
             async with host.lock:
                 try:
                     await self.begin(host)
-                except StartupRefused as error:
+                except (StartupRefused, Unreadable) as error:
                     host.refusal = error
 
     async def begin(self, host: AgentHost) -> None:

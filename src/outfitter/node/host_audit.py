@@ -9,6 +9,7 @@ time to time. Slices that others changed are first published again as they were,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.api.providers import Provider
-from outfitter.errors import HypervisorError, Invalid, OutfitterError, StartupRefused
+from outfitter.errors import HypervisorError, Invalid, OutfitterError, StartupRefused, Unreadable
 from outfitter.inventory import host_devices, numa_cells, scan, slices
 from outfitter.inventory import providers as provider_tree
 from outfitter.inventory.host_devices import HostDevices
@@ -39,6 +40,7 @@ from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.informer import Informer
+from outfitter.store.readable_store import ReadableStore
 from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -74,7 +76,8 @@ class HostAudit:
         begin: Callable[[AgentHost], Awaitable[None]] | None = None,
     ) -> None:
         """`begin`: what a host does before its first audit, and again when it was refused."""
-        self._store, self._clock, self._begin, self._events = store, clock, begin, events
+        self._store: Store = ReadableStore(store)
+        self._clock, self._begin, self._events = clock, begin, events
         self._publisher = SlicePublisher(store, slices)
         self.repairs: Counter[tuple[str, str]] = Counter()  # (host, code) -> how often its slices were published again
         self._backoff: dict[str, RepairBackoff] = defaultdict(RepairBackoff)
@@ -94,6 +97,8 @@ class HostAudit:
         stored = await self._publisher.read(self.hosts.values())
         results: dict[str, AuditResult] = {}
         for host in self.hosts.values():
+            if (found := stored[host.name].unreadable) is not None:
+                host.refusal = found.error()
             if host.refusal is not None or (host.settings.device_spec is None and stored[host.name].tree is None):
                 continue  # it was refused before, or nothing is configured that could be wrong
             try:
@@ -102,6 +107,8 @@ class HostAudit:
                 host.refusal = _refusal(host, error)
             await asyncio.sleep(0)
         refused = [host for host in self.hosts.values() if host.refusal is not None]
+        # An object that cannot be read can only be repaired while the API server runs.
+        refused = [] if any(isinstance(host.refusal, Unreadable) for host in refused) else refused
         serves = any(stored[host.name].page.bookings for host in refused)
         if refused and len(refused) == len(self.hosts) and (len(refused) == 1 or not serves):
             raise _refused_start(refused)
@@ -114,7 +121,11 @@ class HostAudit:
                     await self._refuse(host, host.refusal)
                     return 0
                 result = results.pop(host.name, None) or await self._compare(host, have)
-                await self._write(host, have, result)
+                try:
+                    await self._write(host, have, result)
+                except Unreadable as error:  # its Node
+                    await self._refuse(host, error)
+                    return 0
                 return len(result.devices.offered)
 
         offered = sum(await asyncio.gather(*(write(host) for host in self.hosts.values())))
@@ -134,10 +145,12 @@ class HostAudit:
                 await self._report_repair(host, findings)
                 stored = (await self._publisher.read(self.hosts.values(), name))[name]
             try:
+                if stored.unreadable is not None:
+                    raise stored.unreadable.error()
                 if host.refusal is not None and self._begin is not None:
                     await self._begin(host)
                 result = await self._compare(host, stored)
-            except (StartupRefused, HypervisorError, Invalid) as error:
+            except (StartupRefused, HypervisorError, Invalid, Unreadable) as error:
                 if host.refusal is None:
                     self._warn(host, [error.message])
                 else:
@@ -152,7 +165,8 @@ class HostAudit:
         """The host is not ready, and says why."""
         host.refusal = why
         self._warn(host, [why.message])
-        await node_status.refuse(self._store, host, why.message, self._now())
+        with contextlib.suppress(Unreadable):  # its Node, which is skipped by the scheduler
+            await node_status.refuse(self._store, host, why.message, self._now())
 
     async def reconcile(self, key: str) -> float | None:
         if key == EXPIRE:
@@ -347,7 +361,7 @@ def _read(host: AgentHost) -> tuple[Scan, tuple[HostCell, ...], tuple[str, ...]]
 
 def _refusal(host: AgentHost, error: OutfitterError) -> OutfitterError:
     """Why a host must not start, with its name."""
-    if isinstance(error, StartupRefused):
+    if isinstance(error, StartupRefused | Unreadable):
         return error
     message = f"host {host.name} does not start: {error.message}"
     return Invalid(message, error.causes) if isinstance(error, Invalid) else StartupRefused(message, [error.message])

@@ -14,6 +14,8 @@ from outfitter.api import kinds, providers
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Page
 from outfitter.api.providers import Provider
+from outfitter.api.validate import readable
+from outfitter.api.validate.readable import UnreadableObject
 from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.inventory import host_devices, pci_ids, slices
 from outfitter.inventory.assignable import WithheldDevice
@@ -26,6 +28,7 @@ from outfitter.node.agent_host import AgentHost
 from outfitter.node.slice_repair import SliceFinding
 from outfitter.store.base import Store
 from outfitter.store.informer import Informer
+from outfitter.store.readable_store import ReadableStore
 
 log = logging.getLogger(__name__)
 TAINT = "outfitter.dev/"
@@ -41,6 +44,7 @@ class StoredHost:
     tree: Object | None
     inventory: Object | None
     slices: tuple[Object, ...]
+    unreadable: UnreadableObject | None = None  # its page or tree: what the host has is not known
 
     @property
     def devices(self) -> list[Object]:
@@ -77,7 +81,7 @@ class PublishedPool:
 class SlicePublisher:
     def __init__(self, store: Store, slices: Informer[Object] | None = None) -> None:
         """`slices`: finds those of a host's pool that are tied to another node."""
-        self._store, self._slices = store, slices
+        self._store, self._slices = ReadableStore(store), slices
         self._published: dict[str, PublishedPool] = {}  # host -> what it publishes; none: not known, after a write that failed
         if slices is not None:
             slices.add_index("place", _place_keys)
@@ -86,18 +90,21 @@ class SlicePublisher:
     async def read(self, hosts: Iterable[AgentHost], name: str | None = None) -> dict[str, StoredHost]:
         """What the store has for each host, or for the one of that name."""
         by_name = f"metadata.name={name}" if name else ""
+        found: list[UnreadableObject] = []
+        store = ReadableStore(self._store.raw, found.append)
         pages, trees, inventories = [
-            {obj["metadata"]["name"]: obj for obj in await self._list(kind, by_name)}
-            for kind in (kinds.LEDGER_PAGE, kinds.PROVIDER_TREE, kinds.HOST_INVENTORY)]
+            {obj["metadata"]["name"]: obj for obj in (await each.list(kind, fields=by_name)).items}
+            for kind, each in ((kinds.LEDGER_PAGE, store), (kinds.PROVIDER_TREE, store), (kinds.HOST_INVENTORY, self._store))]
+        unreadable = {each.key: each for each in found}
         published: dict[str, list[Object]] = defaultdict(list)  # node or pool -> slices
-        for part in await self._list(kinds.RESOURCE_SLICE, f"spec.nodeName={name}" if name else ""):
+        for part in (await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={name}" if name else "")).items:
             for place in slice_repair.places(part):
                 published[place].append(part)
         return {
             host.name: StoredHost(Page(pages.get(host.name) or Page.blank(host.name)), trees.get(host.name),
                                   inventories.get(host.name), _effective([
                                       *(part for part in published[host.name] if slice_repair.is_of(host, part)),
-                                      *(await self._elsewhere(host) if name else ())]))
+                                      *(await self._elsewhere(host) if name else ())]), unreadable.get(host.name))
             for host in hosts if name in (None, host.name)
         }
 
@@ -152,18 +159,27 @@ class SlicePublisher:
         await self._put(kinds.HOST_INVENTORY, stored.inventory, _inventory(host, publication, wanted.devices))
         await self._publish_slices(host, stored, wanted)
 
-    async def _list(self, kind: Kind, fields: str) -> list[Object]:
-        return (await self._store.list(kind, fields=fields)).items
-
     async def _put(self, kind: Kind, stored: Object | None, wanted: Object) -> None:
         """Create an object of ours, or replace one whose spec differs."""
         if stored is None:
             try:
-                await self._store.create(kind, wanted)
+                await self._create(kind, wanted)
             except AlreadyExists as error:
                 raise Conflict(f"{kind.kind} {wanted['metadata']['name']} was created meanwhile: read it again") from error
         elif stored["spec"] != wanted["spec"]:
             await self._store.replace(kind, {**stored, "spec": wanted["spec"]})
+
+    async def _create(self, kind: Kind, wanted: Object) -> Object:
+        """Create an object of ours. One of its name that cannot be read is deleted first. AlreadyExists."""
+        try:
+            return await self._store.create(kind, wanted)
+        except AlreadyExists:
+            stored = await self._store.raw.get(kind, wanted["metadata"]["name"])
+            if readable.problem(kind, stored) is None:
+                raise
+            log.warning("%s %s cannot be read and is written again", kind.kind, wanted["metadata"]["name"])
+            await self._store.delete(kind, wanted["metadata"]["name"], revision=stored["metadata"]["resourceVersion"])
+            return await self._store.create(kind, wanted)
 
     def _wanted(
         self, host: AgentHost, stored: StoredHost, publication: HostPublication, page: Page, node_uid: str
@@ -242,7 +258,7 @@ class SlicePublisher:
             await self._delete_slice(old)
         name = new["metadata"]["name"]
         try:
-            return await self._store.create(kinds.RESOURCE_SLICE, new)
+            return await self._create(kinds.RESOURCE_SLICE, new)
         except AlreadyExists as error:
             if slice_repair.is_of(host, await self._store.get(kinds.RESOURCE_SLICE, name)):
                 raise Conflict(f"ResourceSlice {name} was created meanwhile: read it again") from error

@@ -14,8 +14,8 @@ from outfitter.api import allocation
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims, vm
-from outfitter.api.rejection import TAKEN, UNLIKE, Rejection, RejectionCode
-from outfitter.errors import Invalid, Unsatisfiable
+from outfitter.api.rejection import TAKEN, UNLIKE, Rejection, RejectionCode, of_error
+from outfitter.errors import Invalid, Unreadable, Unsatisfiable
 from outfitter.scheduling.dra import (
     allocator,
     assigned_devices,
@@ -98,13 +98,14 @@ class Waiting:
     total: int = 0  # hosts that there are
     named: tuple[str, ...] = ()  # hosts that a summary names
     unlike: int = 0  # hosts that have no devices of the kind, where a summary counts them apart
+    skipped: tuple[Rejection, ...] = ()  # slices, nodes, pages and taint rules that cannot be read: it may wait for them
 
     @property
     def codes(self) -> tuple[RejectionCode, ...]:
         """Each code once: of the pod, then of the nearest hosts first."""
         ordered = sorted(self.hosts, key=lambda one: one[1].far)
         return tuple(dict.fromkeys(one.code for one in (
-            *self.rejections, *(each for _, host in ordered for each in host.rejections))))
+            *self.rejections, *(each for _, host in ordered for each in host.rejections), *self.skipped)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,19 @@ def place(
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `every_host` the reason of
     each host, which takes its time. `avoid`: hosts that are not tried, and why."""
+    try:
+        verdict = _place(snapshot, pod, avoid, every_host)
+    except Unreadable as error:  # a claim or class of it
+        verdict = Waiting((of_error(error, RejectionCode.OBJECT_UNREADABLE),))
+    if isinstance(verdict, Waiting) and (unreadable := snapshot.devices.unreadable):
+        said = [each for _, host in verdict.hosts for each in host.rejections]
+        return replace(verdict, skipped=tuple(unreadable[key] for key in sorted(unreadable) if unreadable[key] not in said))
+    return verdict
+
+
+def _place(
+    snapshot: SchedulingSnapshot, pod: Object, avoid: Mapping[str, Rejection], every_host: bool
+) -> Placement | Waiting:
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
     given_already = False  # extended resources, by a claim that was made earlier
@@ -174,7 +188,7 @@ def place(
         return Waiting(tuple(mistakes))
     skipped = binding_conditions.skipped_hosts(pod, snapshot.now) if snapshot.now is not None else {}
     placer = _Placer(snapshot, pod, wanted=wanted, demands=demands, fixed=fixed, need=need, flavors=flavors,
-                     avoid={**binding_conditions.skipped_host_rejections(skipped), **avoid},
+                     avoid={**binding_conditions.skipped_host_rejections(skipped), **index.withheld_hosts, **avoid},
                      from_devices=frozenset() if given_already else from_devices,
                      preset=None if given_already else assigned_devices.hosts(pod, index))
     return placer.place() or placer.waiting(every_host)

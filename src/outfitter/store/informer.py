@@ -2,7 +2,11 @@
 
 One informer serves all readers of that kind in the process. Cached objects are read-only. A controller that wants a change
 patches the store and may `put` the answer into the informer, so that no reader in this process acts on the old state before the
-watch event arrives. A `put` is handled like an event: `get`, lists, indexes and handlers see the same object."""
+watch event arrives. A `put` is handled like an event: `get`, lists, indexes and handlers see the same object.
+
+An object that cannot be read (`api.validate.readable`) is in `unreadable` and in no list or index, and handlers see it go.
+`get` raises Unreadable for it: it exists, and a reader must not take it for deleted. Who concludes something from an object
+that is missing in a list has to look at `unreadable` too."""
 
 from __future__ import annotations
 
@@ -14,7 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar, cast
 
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import Expired, OutfitterError
+from outfitter.api.validate import readable
+from outfitter.api.validate.readable import UnreadableObject
+from outfitter.errors import Cause, Expired, OutfitterError
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
 
@@ -75,12 +81,22 @@ class Informer(Generic[T]):
         self._indexed: dict[str, dict[str, dict[str, T]]] = {name: defaultdict(dict) for name in self._indexes}
         self._index_values: dict[str, dict[str, frozenset[str]]] = {}  # key -> index -> the values that it is indexed under
         self._handlers: list[Handler[T]] = []
+        self.unreadable: dict[str, UnreadableObject] = {}
+        self._unreadable_handlers: list[Callable[[str], None]] = []
         self._synced = asyncio.Event()
         self.revision = ""  # every change up to here has been handled
 
     # -- reading
 
     def get(self, key: str) -> T | None:
+        """None: there is none. Unreadable: there is one that cannot be read."""
+        found = self._items.get(key)
+        if found is None and key in self.unreadable:
+            raise self.unreadable[key].error()
+        return found
+
+    def readable(self, key: str) -> T | None:
+        """The same, for who does nothing about an object that cannot be read: None for that one too."""
         return self._items.get(key)
 
     def put(self, obj: Object) -> None:
@@ -111,6 +127,10 @@ class Informer(Generic[T]):
     def on_change(self, handler: Handler[T]) -> None:
         """`handler` is called for every change, in order, with the old and the new object. It must not block."""
         self._handlers.append(handler)
+
+    def on_unreadable(self, handler: Callable[[str], None]) -> None:
+        """`handler` is called with the key of every object that is or was in `unreadable`, when it changes."""
+        self._unreadable_handlers.append(handler)
 
     async def synced(self) -> None:
         await self._synced.wait()
@@ -178,8 +198,10 @@ class Informer(Generic[T]):
     def _put(self, key: str, obj: Object | None) -> None:
         if obj is not None and self._uids.get(key, "") not in ("", obj["metadata"].get("uid")):
             self._put(key, None)  # deleted and recreated under the same name, and the DELETED event was missed
-        old = self._items.pop(key, None)
+        old, was_unreadable = self._items.pop(key, None), self.unreadable.pop(key, None)
         new, index_values = self._parse(key, obj)
+        if old is None and new is None and obj is None and was_unreadable is not None:
+            old = self._last_readable_part(was_unreadable)  # handlers did not see it, or saw it go; now it is gone
         for name, values in self._index_values.pop(key, {}).items():
             table = self._indexed[name]
             for value in values:
@@ -200,6 +222,8 @@ class Informer(Generic[T]):
             for name, values in index_values.items():
                 for value in values:
                     self._indexed[name][value][key] = new
+        for unreadable_handler in self._unreadable_handlers if was_unreadable is not None or key in self.unreadable else ():
+            unreadable_handler(key)
         if old is None and new is None:
             return
         for handler in self._handlers:
@@ -210,12 +234,24 @@ class Informer(Generic[T]):
 
     def _parse(self, key: str, obj: Object | None) -> tuple[T | None, dict[str, frozenset[str]]]:
         """The object as `view` shows it, and its values per index. An object that cannot be parsed (a cluster may hold anything
-        under our kinds) is logged and skipped, so that it does not affect the others."""
+        under our kinds) is skipped, so that it does not affect the others."""
         if obj is None:
             return None, {}
+        wrong = readable.problem(self.kind, obj)
+        if wrong is None:
+            try:
+                new = self._view(obj)
+                return new, {name: frozenset(index(new)) for name, index in self._indexes.items()}
+            except Exception as error:
+                log.debug("%s %s cannot be parsed", self.kind.resource, key, exc_info=True)
+                wrong = Cause("", f"Invalid value: {error!r}")
+        self.unreadable[key] = UnreadableObject(self.kind, key, obj, wrong)
+        return None, {}
+
+    def _last_readable_part(self, gone: UnreadableObject) -> T | None:
         try:
-            new = self._view(obj)
-            return new, {name: frozenset(index(new)) for name, index in self._indexes.items()}
+            part = readable.readable_part(self.kind, gone.object)
+            return self._view(part) if part is not None else None
         except Exception:
-            log.exception("%s %s cannot be parsed and is skipped", self.kind.resource, key)
-            return None, {}
+            log.debug("%s %s cannot be parsed", self.kind.resource, gone.key, exc_info=True)
+            return None

@@ -159,7 +159,7 @@ class Transaction:
         if patches.same(new, old):
             return record
         if kind.counts_generations and subresource != "status" and not patches.same(_content(new), _content(old)):
-            meta["generation"] = old["metadata"].get("generation", 0) + 1
+            meta["generation"] = _number(old["metadata"].get("generation")) + 1
         held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds") or self._store.rules.blocks_deletion(kind, new)
         if meta.get("deletionTimestamp") and not held:
             return self._remove(kind, new, record)
@@ -216,7 +216,7 @@ class Transaction:
                            f"meta: {record.revision}")
         obj = self._admit("delete", kind, record.object(), record.object())
         meta = obj["metadata"]
-        finalizers = list(meta.get("finalizers") or [])
+        finalizers = list(meta["finalizers"]) if isinstance(meta.get("finalizers"), list) else []
         if propagation:  # the policy of the last request counts
             finalizers = [finalizer for finalizer in finalizers if finalizer not in PROPAGATION.values()]
             finalizers += [PROPAGATION[propagation]] if propagation in PROPAGATION else []
@@ -224,7 +224,9 @@ class Transaction:
         if not finalizers and not seconds and not self._store.rules.blocks_deletion(kind, obj):
             return self._remove(kind, obj, record), True
         terminating = meta.get("deletionTimestamp")
-        if terminating and finalizers == meta.get("finalizers", []) and seconds >= meta.get("deletionGracePeriodSeconds", 0):
+        if terminating and finalizers == meta.get("finalizers", []) and seconds >= _number(
+            meta.get("deletionGracePeriodSeconds")
+        ):
             return record, False
         meta["finalizers"] = finalizers
         if not finalizers:
@@ -232,7 +234,7 @@ class Transaction:
         if not terminating:
             meta["deletionTimestamp"] = rfc3339(self._store.clock.now())
             if kind.counts_generations:
-                meta["generation"] = meta.get("generation", 0) + 1
+                meta["generation"] = _number(meta.get("generation")) + 1
         meta["deletionGracePeriodSeconds"] = seconds
         return self._put(kind, obj, record), False
 
@@ -274,6 +276,12 @@ def _status_metadata(kind: Kind, new: Object, old: Object) -> Object:
         return new
     kept = {name: value for name, value in new.items() if name != "ownerReferences"}
     return kept | ({"ownerReferences": old["ownerReferences"]} if "ownerReferences" in old else {})
+
+
+def _number(value: Any) -> int:
+    """A number that the store keeps itself; 0 where a stored object has something else there, which must not prevent its repair
+    or deletion."""
+    return value if type(value) is int else 0
 
 
 def _content(obj: Object) -> Object:

@@ -41,7 +41,8 @@ class Record:
         self.key: Key = (meta.get("namespace", ""), meta["name"])
         self.uid: str = meta.get("uid", "")
         self.revision = revision
-        self.labels: Mapping[str, str] = meta.get("labels") or {}
+        labels = meta.get("labels")
+        self.labels: Mapping[str, str] = labels if type(labels) is dict else {}
         self.fields = selectors.field_values(kind, obj) if kind.selectable else None
         self.data = encode(obj) if data is None else data
 

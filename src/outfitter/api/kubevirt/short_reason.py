@@ -17,6 +17,7 @@ WITH_CODES = frozenset({"PodScheduled", "Ready"})  # the scheduler and the node 
 CODES: Mapping[Code, str] = {
     Code.NO_HOST: "there is no host",
     Code.POD_INVALID: "the pod is not valid",
+    Code.OBJECT_UNREADABLE: "an object cannot be read",
     Code.CLAIM_MISSING: "a claim does not exist",
     Code.CLAIM_NOT_CREATED: "a claim is not created yet",
     Code.CLAIM_NAME_TAKEN: "a claim's name is taken",

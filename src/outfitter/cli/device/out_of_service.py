@@ -36,7 +36,7 @@ async def _take_out_of_service(client: Client, record_type: OutOfServiceState, w
         if before is not None and before.origin != out_of_service.PLACEMENT and reason in ("", before.reason):
             text.print_lines([f"{device.short} was {_recorded_since(record_type, before, now)} already"])
             continue
-        await change(client.store, device.host, device.id, by=by, reason=reason, now=rfc3339(now))
+        await change(client.readable, device.host, device.id, by=by, reason=reason, now=rfc3339(now))
         text.print_lines([_outcome(device, record_type, before, now)])
 
 
@@ -57,7 +57,7 @@ async def unreserve(client: Client, words: Sequence[str]) -> None:
             raise CommandFailed(f"{device.short} is reserved because its provider has reserved devices, and another device "
                                 f"would be reserved instead; change the number with: outfit providers reserve {provider} N")
     for device in wanted:
-        changed = await out_of_service.unreserve(client.store, device.host, device.id)
+        changed = await out_of_service.unreserve(client.readable, device.host, device.id)
         text.print_lines([f"{device.short} unreserved{_still_out_of_service(device, 'reserved')}" if changed
                        else f"{device.short} is not reserved"])
 
@@ -65,7 +65,7 @@ async def unreserve(client: Client, words: Sequence[str]) -> None:
 async def _provider(client: Client, device: ListedDevice) -> str:
     """The provider that counts a device; "" if there is none."""
     try:
-        tree = providers.read(await client.store.get(kinds.PROVIDER_TREE, device.host))
+        tree = providers.read(await client.readable.get(kinds.PROVIDER_TREE, device.host))
     except NotFound:
         return ""
     return next((provider.name for provider in tree if device.id.device in provider.devices), "")
@@ -73,7 +73,7 @@ async def _provider(client: Client, device: ListedDevice) -> str:
 
 async def restore(client: Client, words: Sequence[str]) -> None:
     for device in await _devices_to_change(client, words, "restored"):
-        changed = await out_of_service.restore(client.store, device.host, device.id)
+        changed = await out_of_service.restore(client.readable, device.host, device.id)
         text.print_lines([f"{device.short} restored{_still_out_of_service(device, 'quarantined')}" if changed
                        else f"{device.short} is not quarantined"])
 
@@ -84,7 +84,7 @@ async def clear(client: Client, words: Sequence[str]) -> None:
         for booking in device.bookings:
             raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
     for device in wanted:
-        changed = await out_of_service.clear(client.store, device.host, device.id)
+        changed = await out_of_service.clear(client.readable, device.host, device.id)
         text.print_lines([f"{device.short} cleared{_still_out_of_service(device, 'unclean')}" if changed
                        else f"{device.short} needs no cleaning"])
 

@@ -189,7 +189,7 @@ async def read(client: Client, node: str = "") -> DeviceList:
     warn_malformed(found.malformed)
     if node and not found.nodes:
         try:
-            await client.store.get(kinds.NODE, node)  # NotFound is handled below; a node without devices is fine
+            await client.readable.get(kinds.NODE, node)  # NotFound is handled below; a node without devices is fine
         except NotFound:
             raise NotFound((await read(client)).no_node(node)) from None
     return found
@@ -212,7 +212,7 @@ async def find_devices(client: Client, words: Sequence[str]) -> list[ListedDevic
 async def listed(client: Client, kind: Kind, fields: str = "") -> list[Object]:
     """All objects of a kind; empty where the server does not have the kind."""
     try:
-        return (await client.store.list(kind, fields=fields)).items
+        return (await client.readable.list(kind, fields=fields)).items
     except NotFound:
         return []
 

@@ -22,8 +22,8 @@ OVER = ("released", "unplugged")  # column NOW after the VMI ended: of a device,
 
 async def list_(client: Client, *, everywhere: bool) -> None:
     place = "" if everywhere else client.namespace
-    vms, instances = await asyncio.gather(client.store.list(kinds.VM, place),
-                                               client.store.list(kinds.VMI, place))
+    vms, instances = await asyncio.gather(client.readable.list(kinds.VM, place),
+                                               client.readable.list(kinds.VMI, place))
     by_name = {_place(obj): obj for obj in instances.items}
     own = [_place(vm) for vm in vms.items if (instance := by_name.get(_place(vm))) and vm_api.belongs(instance, vm)]
     rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in vms.items]
@@ -159,7 +159,7 @@ async def _state_after_end(client: Client, instance: Object, row: Sequence[str])
     if device == "-":
         return OVER[1] if as_ == INTERFACE else OVER[0]
     try:
-        claim = await client.store.get(kinds.RESOURCE_CLAIM, source.partition(" ")[0], client.namespace)
+        claim = await client.readable.get(kinds.RESOURCE_CLAIM, source.partition(" ")[0], client.namespace)
     except NotFound:
         return OVER[0]
     except Forbidden:
@@ -179,7 +179,7 @@ async def _launcher_pods(client: Client, instance: Object) -> list[Object]:
     meta = instance["metadata"]
     if (instance.get("status") or {}).get("nodeName") and not network_info.interfaces(instance):
         return []
-    return (await client.store.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")).items
+    return (await client.readable.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")).items
 
 
 def _device_rows(instance: Object, ref: device_refs.DeviceRef, host: str) -> Iterator[list[str]]:
@@ -226,7 +226,7 @@ async def unready_node(client: Client, instance: Object | None) -> str:
     if instance is None or not name or phase(instance) in vm_api.FINAL:
         return ""
     try:
-        node = await client.store.get(kinds.NODE, name)
+        node = await client.readable.get(kinds.NODE, name)
     except NotFound:
         node = None
     except Forbidden:
@@ -239,7 +239,7 @@ async def vm_and_vmi(client: Client, name: str) -> tuple[Object | None, Object |
     """A VM and its VMI, or None for each that does not exist. Read in that order, so that a started VM is not seen with its
     previous VMI."""
     try:
-        vm = await client.store.get(kinds.VM, name, client.namespace)
+        vm = await client.readable.get(kinds.VM, name, client.namespace)
     except NotFound:
         vm = None
     return vm, await vmi_of(client, name)
@@ -248,7 +248,7 @@ async def vm_and_vmi(client: Client, name: str) -> tuple[Object | None, Object |
 async def vm_of(client: Client, name: str, instance: Object | None) -> Object | None:
     """None: there is a VMI without a VM. NotFound: there is neither."""
     try:
-        return await client.store.get(kinds.VM, name, client.namespace)
+        return await client.readable.get(kinds.VM, name, client.namespace)
     except NotFound:
         if instance is None:
             raise NotFound(f"there is no VM {name!r} in namespace {client.namespace}") from None
@@ -259,7 +259,7 @@ async def vmi_of(client: Client, name: str) -> Object | None:
     if not name:
         raise BadRequest("NAME is empty: write the name of a VM (outfit vm list shows them)")
     try:
-        return await client.store.get(kinds.VMI, name, client.namespace)
+        return await client.readable.get(kinds.VMI, name, client.namespace)
     except NotFound:
         return None
 

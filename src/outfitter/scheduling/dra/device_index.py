@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from outfitter.api import rejection
 from outfitter.api.device import DeviceId
-from outfitter.api.kinds import Object
-from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Holder, Limits, Page, pool_page
+from outfitter.api.kinds import LEDGER_PAGE, Kind, Object
+from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Holder, Limits, Page, is_pool_page, pool_page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints
@@ -29,6 +29,7 @@ from outfitter.scheduling.filter.taints import RECORDED_ON_PAGE, untolerated_tai
 
 FEATURES = Features.of({})
 REMEMBERED = 256  # columns that are kept
+_Name = TypeVar("_Name")
 Groups = tuple[int, ...]  # a mask of devices for each value of an attribute
 
 
@@ -52,6 +53,9 @@ class DeviceIndex:
         self._unpaged: dict[Holder, list[tuple[Object, Rejection]]] = {}  # claim -> results that are on no page
         self._nodes: dict[str, Object] = {}
         self._rules: dict[str, Object] = {}
+        self.unreadable: dict[tuple[str, str], Rejection] = {}  # kind and name -> what is skipped
+        self._withheld: dict[str, Rejection] = {}  # page that cannot be read -> the same: what it holds is not known
+        self._undetermined: dict[str, Rejection] = {}  # page with an entry that names no device -> the same
         self._pools = PoolSet(())
         # What changed since the last question: slices, as the pools know them; hosts; pools that pages mention
         self._changed: dict[str, Object | None] = {}
@@ -90,7 +94,10 @@ class DeviceIndex:
 
     def put_slice(self, name: str, obj: Object | None) -> None:
         self._changed.setdefault(name, self._slices.get(name))
-        _put(self._slices, name, self._attested.put(name, obj))
+        kept = self._attested.put(name, obj)
+        _put(self._slices, name, kept)
+        if kept is not None and self._withheld:
+            self._withhold(kept)
 
     def put_inventory(self, name: str, inventory: Object | None) -> None:
         """A HostInventory."""
@@ -121,8 +128,11 @@ class DeviceIndex:
                 self._drop(booking, name)
             for record in (record for state in OUT_OF_SERVICE_STATES for record in old.records(state)):
                 self.held.whole.pop(record.device, None)
+        self._undetermined.pop(name, None)
         if page is not None:
             self._pages[name] = page
+            if page.undetermined:
+                self._undetermined[name] = rejection.undetermined(name, page.malformed)
             for state in OUT_OF_SERVICE_STATES:
                 for record in page.records(state):
                     self.held.whole[record.device] = rejection.out_of_service(state, record)
@@ -134,6 +144,31 @@ class DeviceIndex:
         for pool in after - before:
             self._mentions.setdefault(pool, set()).add(name)
         self._touched |= before | after
+
+    def put_unreadable(self, kind: Kind, name: str, skipped: Rejection | None) -> None:
+        """An object of the cluster that is skipped, and None when it no longer is. While a page cannot be read, no device is
+        given out that may be on it: of the host, or of the pool."""
+        _put(self.unreadable, (kind.kind, name), skipped)
+        if kind == LEDGER_PAGE:
+            for device in [device for device, held in self.held.whole.items() if held is self._withheld.get(name)]:
+                del self.held.whole[device]
+                self._touched.add((device.driver, device.pool))
+            _put(self._withheld, name, skipped)
+            for obj in self._slices.values() if is_pool_page(name) else ():
+                self._withhold(obj)
+
+    def _withhold(self, obj: Object) -> None:
+        """The devices of a slice, while the page of their pool cannot be read."""
+        driver, pool = obj["spec"]["driver"], obj["spec"]["pool"]["name"]
+        if (skipped := self._withheld.get(pool_page(driver, pool))) is not None:
+            self._touched.add((driver, pool))
+            for device in obj["spec"].get("devices") or ():
+                self.held.whole.setdefault(DeviceId(driver, pool, device["name"]), skipped)
+
+    @property
+    def withheld_hosts(self) -> Mapping[str, Rejection]:
+        """Hosts of whose page it is not known what it holds."""
+        return {**self._undetermined, **self._withheld}
 
     def _add(self, booking: Booking, page: str) -> None:
         if not booking.counted:
@@ -180,6 +215,9 @@ class DeviceIndex:
             if (result["driver"], result["pool"]) in pools:
                 out.hold(result, held)
         out.held.kept = self.held.kept
+        out.unreadable, out._withheld = self.unreadable, self._withheld
+        out.held.whole |= {device: held for device, held in self.held.whole.items()
+                           if self._withheld and held in self._withheld.values()}
         return out
 
     def with_pages(self, pages: Iterable[Page]) -> DeviceIndex:
@@ -496,7 +534,7 @@ def _is_coarse(site: NodeDevices) -> bool:
     return bool(site.counted or site.shared or site.invalid or site.incomplete or site.twins)
 
 
-def _put(table: dict[str, Any], name: str, obj: Any | None) -> None:
+def _put(table: dict[_Name, Any], name: _Name, obj: Any | None) -> None:
     if obj is None:
         table.pop(name, None)
     else:

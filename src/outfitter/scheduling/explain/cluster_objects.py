@@ -12,10 +12,11 @@ from typing import Any
 from outfitter.api import conditions, kinds
 from outfitter.api.booking import MalformedEntry
 from outfitter.api.device import VANISHED, DeviceId
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
-from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection import Rejection, RejectionCode, unreadable
+from outfitter.api.validate.readable import UnreadableObject
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import assigned_devices, extended_resources
 from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
@@ -27,6 +28,10 @@ from outfitter.scheduling.plugins import NO_PLUGINS, SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, place
 from outfitter.scheduling.score import Policy
 from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
+
+# Kinds of which a pod does not name the object that it needs.
+SCHEDULED_ON = (kinds.RESOURCE_SLICE, kinds.NODE, kinds.LEDGER_PAGE, kinds.DEVICE_TAINT_RULE, kinds.PROVIDER_TREE,
+                kinds.HOST_INVENTORY)
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,22 @@ class ClusterObjects:
     inventories: Sequence[Object] = ()
     aliases: AliasSet | None = None  # that are configured now; None: not known
     now: datetime | None = None  # None: no host is skipped, and no toleration expires
+    unreadable: Sequence[UnreadableObject] = ()  # what was left out of all these
     time: Callable[[str], str] = str  # how an answer shows stored times: as they are, or as local time
 
     def claim(self, namespace: str, name: str) -> Object | None:
+        """None: there is none. Unreadable: there is one that cannot be read."""
+        self._require_readable(kinds.RESOURCE_CLAIM, f"{namespace}/{name}")
         return self._claims.get((namespace, name))
 
     def class_(self, name: str) -> Object | None:
+        self._require_readable(kinds.DEVICE_CLASS, name)
         return _named(self.classes, "", name)
+
+    def _require_readable(self, kind: Kind, key: str) -> None:
+        for found in self.unreadable:
+            if (found.kind, found.key) == (kind, key):
+                raise found.error()
 
     def template(self, namespace: str, name: str) -> Object | None:
         return _named(self.templates, namespace, name)
@@ -99,6 +113,9 @@ class ClusterObjects:
         held as well."""
         index = DeviceIndex.of(self.slices, self._parsed_pages(), self.nodes, self.features, self.rules,
                                inventories=self.inventories)
+        for found in self.unreadable:
+            if found.kind in SCHEDULED_ON:
+                index.put_unreadable(found.kind, found.key, unreadable(found))
         for claim in self.claims:
             for result, held in self._unpaged(claim):
                 index.hold(result, held)

@@ -27,7 +27,7 @@ from outfitter.scheduling.explain.object_state import (
     host_return_advice,
     unreleased,
 )
-from outfitter.scheduling.explain.summary import summary
+from outfitter.scheduling.explain.summary import skipped, summary
 from outfitter.scheduling.filter.node_usage import nominated
 from outfitter.scheduling.scheduler import NOT_MADE, Placement, Waiting
 from outfitter.scheduling.snapshot import Claims
@@ -134,7 +134,7 @@ def refused(cluster: ClusterObjects, obj: Mapping[str, Any], claims: Claims, ver
         todo = (*found, *suggestions.unmapped(cluster, obj), *suggestions.unmade(cluster, obj, claims, verdict),
                 *suggestions.withheld_functions(cluster, obj, claims, verdict))
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {grouping.headline(verdict.hosts)}",
-                   "devices", lines=_assigned(cluster, obj), todo=todo, waiting=verdict)
+                   "devices", lines=(*_assigned(cluster, obj), *skipped(verdict)), todo=todo, waiting=verdict)
     named = tuple(suggestions.named_users(cluster, obj["metadata"]["namespace"], each) for each in verdict.rejections)
     lacking = next((rejection for rejection in named if rejection.code is RejectionCode.CLASS_MISSING), None)
     return say("Waiting", f"{verb}: {summary(replace(verdict, rejections=named))}", "claim" if lacking is None else "class",

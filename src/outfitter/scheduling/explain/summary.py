@@ -11,16 +11,18 @@ from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.scheduler import COUNTS_FREE, HostRejection, Waiting
 
 LONGEST = 1000  # letters: it is written into conditions and events
+SKIPPED = 3  # unreadable objects that are named
 
 
 def summary(waiting: Waiting) -> str:
     """Hosts that reject for the same reason stand together."""
     if not waiting.hosts:
         own = _own(waiting)
-        return f"0/0 hosts are available: {own}" if RejectionCode.NO_HOST in waiting.codes else own
+        own = f"0/0 hosts are available: {own}" if RejectionCode.NO_HOST in waiting.codes else own
+        return "; ".join([own, *skipped(waiting)])[:LONGEST]
     head = f"{_own(waiting)}. " if waiting.rejections else ""
     head += f"0/{waiting.total} hosts are available: "
-    tail, body = "".join(f"; {rest}" for rest in _rest(waiting)), "; ".join(_lines(waiting))
+    tail, body = "".join(f"; {rest}" for rest in (*_rest(waiting), *skipped(waiting))), "; ".join(_lines(waiting))
     room = LONGEST - len(head) - len(tail)
     return head + (body if len(body) <= room else f"{body[:room - 3]}...") + tail
 
@@ -34,7 +36,7 @@ def _own(waiting: Waiting) -> str:
 
 def by_code(waiting: Waiting) -> dict[RejectionCode, str]:
     """For each code the hosts that are rejected for it, with the words of the first."""
-    out = {rejection.code: render(rejection) for rejection in reversed(waiting.rejections)}
+    out = {rejection.code: render(rejection) for rejection in reversed((*waiting.rejections, *waiting.skipped))}
     hosts: dict[RejectionCode, list[tuple[str, Rejection, HostRejection]]] = {}
     for host, rejected in grouping.by_distance(waiting.hosts):
         for rejection in rejected.rejections:
@@ -54,6 +56,12 @@ def _lines(waiting: Waiting) -> list[str]:
         if host in waiting.named:
             same.setdefault(grouping.with_causes(rejection, EXACT), []).append(host)
     return [f"{', '.join(names)}: {text}" for text, names in same.items()]
+
+
+def skipped(waiting: Waiting) -> list[str]:
+    """What the pod may wait for and what cannot be read."""
+    more = len(waiting.skipped) - SKIPPED
+    return [*(f"skipped: {render(each)}" for each in waiting.skipped[:SKIPPED]), *([f"and {more} more"] if more > 0 else ())]
 
 
 def _rest(waiting: Waiting) -> Iterator[str]:
