@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,12 +16,15 @@ from outfitter import app
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.rejection import RejectionCode
-from outfitter.errors import HypervisorError
+from outfitter.errors import AlreadyExists, HypervisorError
 from outfitter.launcher.simulated import Simulated
+from outfitter.node import slice_repair
 from outfitter.node.agent_host import AgentHost
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
+from tests import kubernetes
+from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, hosts_of
 from tests.node.audited_hosts import BOUND, NIC, host
 
@@ -291,3 +295,40 @@ async def test_a_deleted_node_is_no_damage() -> None:
         node = await here.store.get(kinds.NODE, "node-0")
         assert (await here.slices())[0]["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
         assert await here.events() == []
+
+
+@pytest.mark.cluster
+async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
+    """It rejects changes of what is immutable, and sets fields of its own; a repair is done once."""
+    async with scenes.on_cluster(cluster, f"h{uuid.uuid4().hex[:8]}", 2) as scene:
+        host = scene.host
+
+        async def parts() -> list[Object]:
+            found = (await scene.store.list(kinds.RESOURCE_SLICE, fields=f"spec.driver={host.driver}")).items
+            return [part for part in found if slice_repair.is_of(host, part)]
+
+        [before] = await parts()
+        spec = before["spec"]
+
+        async def repaired() -> bool:
+            found = await parts()
+            return [(part["spec"].get("nodeName"), part["spec"]["devices"]) for part in found] == [(host.name, spec["devices"])]
+
+        other = copy.deepcopy(before)
+        other["spec"]["devices"][0]["name"] = "fake"
+        await scene.store.replace(kinds.RESOURCE_SLICE, other)
+        await scene.reach(repaired, "the renamed device has its name again")
+        pool = {**spec["pool"], "generation": 99}
+        await scene.store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"{host.name}-foreign"}, "spec": {
+            "driver": host.driver, "allNodes": True, "pool": pool, "devices": [{"name": "fake"}]}})
+        await scene.reach(repaired, "the foreign slice is gone")
+        name = before["metadata"]["name"]
+        await scene.store.delete(kinds.RESOURCE_SLICE, name)
+        with contextlib.suppress(AlreadyExists):  # the agent was faster
+            await scene.store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": name}, "spec": {
+                **{key: value for key, value in spec.items() if key != "nodeName"}, "allNodes": True, "pool": pool}})
+        await scene.reach(repaired, "the slice is that of the host again")
+        assert set(scene.product.host_audit.repairs) >= {(host.name, CHANGED), (host.name, FOREIGN)}
+        [part] = await parts()
+        await scene.product.host_audit.audit(host.name)
+        assert await parts() == [part], "nothing is published again if nothing changed"

@@ -310,7 +310,8 @@ class HostAudit:
             page = await book.read(self._store, host.name)
         page = await self._keep_reserved(host, page, result.plan.providers)
         publication = HostPublication(devices, result.plan.providers, (*result.warnings, *result.plan.warnings), result.cells)
-        await self._publisher.publish(host, stored, publication, page, node["metadata"]["uid"])
+        if findings := await self._publisher.publish(host, stored, publication, page, node["metadata"]["uid"]):
+            await self._report_repair(host, findings)
 
     async def _keep_reserved(self, host: AgentHost, page: Page, tree: Sequence[Provider]) -> Page:
         """As many devices of a provider are reserved as its inventory says, whichever these are. The page as it is then."""

@@ -134,13 +134,19 @@ class SlicePublisher:
         """Publish the slices of a host again as this process published them, if another writer changed them: what was changed.
         Foreign slices in the pool are deleted, and the pool gets a generation above theirs."""
         published = self._published.get(host.name)
-        if published is None:
+        if published is None or not (found := self._findings(host, stored, published.node_uid)):
             return []
-        found = slice_repair.findings(published.slices, stored.slices, published.node_uid)
-        if not found or not await self._is_there(host, published.node_uid):
+        if not await self._is_there(host, published.node_uid):
             return []  # slices go with their Node; the audit creates it again
         await self._write_pool(host, stored.slices, published)
         return found
+
+    def _findings(self, host: AgentHost, stored: StoredHost, node_uid: str) -> list[SliceFinding]:
+        """What other writers did to slices that this process published for the Node of that uid."""
+        published = self._published.get(host.name)
+        if published is None or published.node_uid != node_uid:
+            return []
+        return slice_repair.findings(published.slices, stored.slices, node_uid)
 
     async def _is_there(self, host: AgentHost, node_uid: str) -> bool:
         try:
@@ -150,14 +156,16 @@ class SlicePublisher:
 
     async def publish(
         self, host: AgentHost, stored: StoredHost, publication: HostPublication, page: Page, node_uid: str
-    ) -> None:
-        """`page` as it is now; `node_uid` is that of the Node that owns the slices."""
+    ) -> list[SliceFinding]:
+        """What other writers had changed in the slices. `page` as it is now; `node_uid`: of the Node that owns the slices."""
         if stored.tree is not None or publication.providers:
             tree = providers.with_providers(stored.tree or providers.blank(host.name), publication.providers)
             await self._put(kinds.PROVIDER_TREE, stored.tree, tree)
         wanted = self._wanted(host, stored, publication, page, node_uid)
         await self._put(kinds.HOST_INVENTORY, stored.inventory, _inventory(host, publication, wanted.devices))
+        found = self._findings(host, stored, node_uid)
         await self._publish_slices(host, stored, wanted)
+        return found
 
     async def _put(self, kind: Kind, stored: Object | None, wanted: Object) -> None:
         """Create an object of ours, or replace one whose spec differs."""
