@@ -202,7 +202,7 @@ class AdmissionRules:
 
     def _causes(self, change: WriteRequest, new: Object) -> Iterator[Cause]:
         kind = change.kind
-        if change.subresource != "status" or kind.status_writes_metadata:
+        if change.subresource != "status" or (change.old is not None and new["metadata"] != change.old["metadata"]):
             yield from names.metadata(new, namespaced=kind.namespaced, plain_label=kind in PLAIN_LABEL_NAMES)
         if kind in CHECKS and change.subresource == "":
             yield from CHECKS[kind](new)

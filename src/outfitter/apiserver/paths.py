@@ -64,6 +64,7 @@ _NO_WAY_IN = "outfitter runs VMs, not containers"
 UNSERVED_OF: Mapping[tuple[str, str], str] = {
     ("pods", "log"): f"{_NO_WAY_IN}: kubectl describe and outfit why show what happened to one",
     **{("pods", action): _NO_WAY_IN for action in ("exec", "attach", "portforward", "proxy", "ephemeralcontainers")},
+    ("serviceaccounts", "token"): "no user but the administrator is known yet; the kubeconfig in the data folder is theirs",
     **{(kind.plural, "scale"): "a VM is one: apply another, with another name" for kind in (kinds.VM, kinds.VMI)},
 }
 
