@@ -279,3 +279,12 @@ async def test_the_files_are_for_their_owner_alone_in_a_folder_that_all_may_read
         os.umask(mask)
     assert set(seen) >= {FILE, FILE + "-wal", FILE + "-revision"}
     assert set(seen.values()) == {0o600}
+
+
+async def test_pages_are_checked_for_a_limited_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    await filled(tmp_path, 2000)
+    assert database_file.inspect(tmp_path / FILE, seconds=0).revision == 2000
+    assert "its pages were checked for 0 s only" in caplog.text
+    overwritten_page(tmp_path / FILE)
+    with pytest.raises(errors.StartupRefused, match="is damaged"):
+        database_file.inspect(tmp_path / FILE)

@@ -94,11 +94,11 @@ def live_bytes(folder: Path) -> int:
 async def test_free_space_is_returned_after_deletions(tmp_path: Path) -> None:
     folder, clock = tmp_path / "data", ManualClock()
     store = SQLite(folder, kinds.ALL, clock=clock)
-    await store.commit([Create(CONFIG_MAP, config(f"m{n:04}", "x" * 800)) for n in range(2000)])
+    await store.commit([Create(CONFIG_MAP, config(f"m{n:04}", "x" * 800)) for n in range(1000)])
     await maintained(store, clock)
     full = (folder / FILE).stat().st_size
-    kept = set(range(0, 2000, 10))
-    await store.commit([Delete(CONFIG_MAP, f"m{n:04}", "default") for n in range(2000) if n not in kept])
+    kept = set(range(0, 1000, 10))
+    await store.commit([Delete(CONFIG_MAP, f"m{n:04}", "default") for n in range(1000) if n not in kept])
     await store.create(CONFIG_MAP, config("n", "written while it is compacted"))
     await maintained(store, clock)
     there = names(await store.list(CONFIG_MAP))
@@ -108,6 +108,19 @@ async def test_free_space_is_returned_after_deletions(tmp_path: Path) -> None:
     assert size <= 3 * live_bytes(folder)
     assert there == [*(f"m{n:04}" for n in sorted(kept)), "n"]
     assert (await content(folder))[0] == there
+
+
+async def test_a_database_of_nearly_empty_pages_is_rewritten_at_start(tmp_path: Path) -> None:
+    """Each page has one object left, so that none is free."""
+    folder = tmp_path / "data"
+    store = SQLite(folder, kinds.ALL, clock=ManualClock())
+    await store.commit([Create(CONFIG_MAP, config(f"m{n:04}", "x" * (1100 if n % 3 else 10))) for n in range(1500)])
+    await store.commit([Delete(CONFIG_MAP, f"m{n:04}", "default") for n in range(1500) if n % 3])
+    await store.close()
+    before = (folder / FILE).stat().st_size
+    there, revision = await content(folder)
+    assert (len(there), revision) == (500, 2500)
+    assert (folder / FILE).stat().st_size < before / 3
 
 
 # -- files that are moved away under a running process

@@ -21,9 +21,10 @@ from outfitter.store.watch_cache import Record
 
 ROWS = 64  # per statement
 VACUUM_PAGES = 256  # 1 MB: moved in one transaction when the database is compacted
-FREE_PAGES = 64  # free pages that are not worth a transaction
-FREE_SHARE = 4  # a quarter of the pages may be free
-LEAST_WAL_PAGES = 256  # 1 MB: a small database has a log of at most half its size, but not below that
+FREE_PAGES = 16  # free pages that are not worth a transaction
+FREE_SHARE = 8  # an eighth of the pages may be free
+WAL_SHARE = 4  # the log may be a quarter as long as the database,
+LEAST_WAL_PAGES = 256  # but 1 MB in any case
 CHECK_SECONDS = 0.1  # between two looks at the paths of the files
 RowKey = tuple[str, str, str, str]  # group, plural, namespace, name
 Row = tuple[str, str, str, str, int, bytes]
@@ -51,7 +52,7 @@ class Database:
             records, unreadable = stored_objects.read(self.connection, self.path, kinds)
             stored_objects.set_aside(self.connection, self.path, unreadable, accept=self._accept)
             revision = max(self._start.revision, database_file.newest(self.connection))
-            database_file.enable_vacuum(self.connection, self.path)
+            database_file.compact(self.connection, self.path, sum(len(record.data) for record in records))
             self._begin(revision)
         except sqlite3.DatabaseError as error:
             self._held.close()
@@ -129,7 +130,7 @@ class Database:
         self._record.sync()
         if self._vacuum():
             return True
-        limit = min(database_file.WAL_PAGES, max(LEAST_WAL_PAGES, self._pragma("page_count") // 2))
+        limit = min(database_file.WAL_PAGES, max(LEAST_WAL_PAGES, self._pragma("page_count") // WAL_SHARE))
         self._pragma("wal_autocheckpoint", limit)
         too_long = database_file.size(database_file.wal_path(self.path)) > 2 * limit * self._pragma("page_size")
         self.connection.execute(f"pragma wal_checkpoint({'truncate' if idle or too_long else 'passive'})").fetchone()

@@ -32,6 +32,7 @@ CHECK_STEPS = 10_000  # of SQLite's virtual machine between two looks at the clo
 WAL_PAGES = 1000  # 4 MB: a transaction that makes the log longer copies it into the database
 WAL_LIMIT = 8 << 20  # bytes of the log that are kept: to overwrite them is twice as fast as to extend the file again
 INCREMENTAL = 2  # auto_vacuum
+SPARSE, SMALL = 2.5, 1 << 20  # a larger database than this multiple of its objects, and than these bytes, is rewritten at start
 COLUMNS = {"meta": "key, value", "objects": "grp, plural, namespace, name, revision, data"}
 # The newest revision is the highest of all objects, or that of the last deletion, which is in `meta`.
 NEWEST = ("select value from meta where key = 'revision' and typeof(value) = 'integer' "
@@ -266,9 +267,11 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         db.execute("commit")
 
 
-def enable_vacuum(db: sqlite3.Connection, path: Path) -> None:
-    """Let a database of an earlier version return free pages in small steps; it is rewritten once for that."""
-    if db.execute("pragma auto_vacuum").fetchone()[0] == INCREMENTAL:
+def compact(db: sqlite3.Connection, path: Path, live: int) -> None:
+    """Rewrite a database whose pages are mostly empty, which small steps cannot mend, and one of an earlier version, so that it
+    returns free pages in small steps. `live` is the size of its objects."""
+    sparse = size(path) > max(SPARSE * live, SMALL)
+    if not sparse and db.execute("pragma auto_vacuum").fetchone()[0] == INCREMENTAL:
         return
     try:
         db.execute(f"pragma auto_vacuum = {INCREMENTAL}")
