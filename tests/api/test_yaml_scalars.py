@@ -21,6 +21,8 @@ READ: dict[str, Any] = {
     "0x1F": 31, "-0x10": -16, "0b11": 3, "010": 8, "0o10": 8, "08": 8, "1_000": 1000, "+1": 1, "0": 0, "-7": -7,
     "1e3": 1000, "12e03": 12000, ".5": 0.5, "1.": 1, "1.5": 1.5, "685.230_15e+03": 685230.15,
     "y": True, "N": False, "yes": True, "NO": False, "on": True, "off": False, "True": True, "FALSE": False,
+    "9223372036854775807": 9223372036854775807, "9" * 30: 1e30, "1e300": 1e300, "-1e999": "-1e999", "9" * 400: "9" * 400,
+    "0xffffffffffffffffff": "0xffffffffffffffffff", "0x" + "f" * 900: "0x" + "f" * 900, "0b" + "1" * 70: "0b" + "1" * 70,
     "1.0.0": "1.0.0", "Yess": "Yess", "one": "one", "~": None, "null": None, "=": "=", "'1'": "1", '"yes"': "yes",
 }
 HEAD = "apiVersion: kubevirt.io/v1\nkind: KubeVirt\nmetadata: {name: t}\nspec:\n"

@@ -31,6 +31,10 @@ YAML = "application/yaml"
 LAUGHS = b"a: &a [x,x,x,x,x,x,x,x,x,x]\n" + b"".join(
     f"{here}: &{here} [{','.join([f'*{before}'] * 10)}]\n".encode() for before, here in zip("abcdefgh", "bcdefghi", strict=True)
 )
+MERGED = b"a: &a {b: 1, c: 2}\n" + b"".join(
+    f"{here}: &{here} {{<<: [{','.join([f'*{before}'] * 10)}]}}\n".encode()
+    for before, here in zip("abcdefghijk", "bcdefghijkl", strict=True)
+)
 BODIES = {
     "nothing": Body(b"", says="not JSON"),
     "half an object": Body(b'{"metadata":', says="not JSON"),
@@ -72,6 +76,17 @@ BODIES = {
     "a hundred thousand YAML brackets": Body(b"[" * 100_000, says="nested deeper", type=YAML),
     "YAML inside itself": Body(b"a: &a {b: *a}", says="nested deeper", type=YAML),
     "a billion laughs": Body(LAUGHS, 413, "aliases", YAML),
+    "YAML merge keys, eleven levels": Body(MERGED, 413, "merge keys", YAML),
+    "a long list for a YAML merge key": Body(b"a: &a {b: 1}\nc: {<<: [" + b"*a," * 60_000 + b"*a]}", 413, "merge keys", YAML),
+    "a YAML merge key of a text": Body(b"a: {<<: b}", says="a merge key needs a mapping", type=YAML),
+    "a YAML alias of nothing": Body(b"a: *b", says="undefined alias", type=YAML),
+    "an integer that is none": Body(b"a: !!int b", says="not a value of", type=YAML),
+    "a million JSON values": Body(b'{"a":[' + b"1," * 1_000_000 + b"1]}", 413, "100000 values"),
+    "a long key over many that repeat": Body(
+        b'{"' + b"k" * 600_000 + b'":{' + b",".join(b'"%d":1' % (n // 2) for n in range(10_000)) + b"}}", 400, "4096"),
+    "a million protobuf fields": Body(
+        protobuf.MAGIC + b"\n\x0f\n\x02v1\x12\tConfigMap\x12\x80\x89\x7a" + b" \x00" * 1_000_000, 413, "100000 values",
+        negotiate.PROTOBUF),
     "a million YAML values": Body(b"[" + b"a," * 1_000_000 + b"]", 413, "values", YAML),
 }
 

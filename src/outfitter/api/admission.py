@@ -6,6 +6,7 @@ request."""
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.page import is_pool_page
-from outfitter.api.validate import flavors, kubevirt, names, pages, pods, readable, resources, schema, vms, warnings
+from outfitter.api.validate import bounds, flavors, kubevirt, names, pages, pods, readable, resources, schema, vms, warnings
 from outfitter.api.write_request import WriteRequest
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, shortened
 
@@ -23,6 +24,7 @@ Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
 Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
 Warn = Callable[[Mapping[str, Any], KubeVirtConfig, warnings.Look], Iterator[str]]
 POD_GRACE = 30
+MAX_CAUSES = 100  # that are looked for in one object
 
 
 def _namespace(obj: Object) -> None:
@@ -154,15 +156,17 @@ class AdmissionRules:
         obj = change.new
         if change.verb == "delete":
             return self._delete(change)
-        if type_errors := list(schema.check(change.kind.kind, _checked_part(change), change.old)):
-            raise_invalid(change.kind, obj, [*type_errors, *self._further_causes(change, type_errors)])
+        if too_long := bounds.check(change.kind.kind, obj, change.old):
+            raise_invalid(change.kind, obj, too_long)
+        if type_errors := list(_first(schema.check(change.kind.kind, _checked_part(change), change.old))):
+            raise_invalid(change.kind, obj, [*type_errors, *_first(self._further_causes(change, type_errors))])
         if change.verb == "create":
             self._check_namespace(change)
         if change.verb == "create" and change.kind in CREATE_DEFAULTS:
             CREATE_DEFAULTS[change.kind](obj)
         if change.subresource == "" and change.kind in DEFAULTS:
             DEFAULTS[change.kind](obj)
-        raise_invalid(change.kind, obj, list(self._causes(change, obj)))
+        raise_invalid(change.kind, obj, list(_first(self._causes(change, obj))))
         self._warn(change)
         return obj
 
@@ -234,7 +238,7 @@ class AdmissionRules:
         """Sends the writer warnings about what is valid and cannot work yet."""
         if change.by.warn is None or change.subresource or change.kind not in WARNINGS or not _new_spec(change):
             return
-        for warning in WARNINGS[change.kind](change.new, _settings(change), change.look):
+        for warning in itertools.islice(WARNINGS[change.kind](change.new, _settings(change), change.look), MAX_CAUSES):
             change.by.warn(warning)
 
 
@@ -247,6 +251,11 @@ def _checked_part(change: WriteRequest) -> Object:
     spec = {field: [entry for entry in value if entry not in had[field]] if field in had and isinstance(value, list) else value
             for field, value in change.new["spec"].items()}
     return {**change.new, "spec": spec}
+
+
+def _first(causes: Iterator[Cause]) -> Iterator[Cause]:
+    """As many as a user reads: an object can have a cause for each of its values."""
+    return itertools.islice(causes, MAX_CAUSES)
 
 
 def _within_path(inner: str, outer: str) -> bool:

@@ -6,6 +6,7 @@ only."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Union
 
@@ -17,6 +18,7 @@ from outfitter.errors import BadRequest
 
 Tree = Mapping[str, Union["Tree", None]]
 ANY = None
+MAX_UNKNOWN = 1_000  # unknown fields that are looked for in an object
 
 
 def _leaves(names: str) -> dict[str, Tree | None]:
@@ -136,8 +138,8 @@ def tree(kind: Kind, version: str) -> Tree:
 
 
 def unknown(kind: Kind, version: str, obj: Mapping[str, Any]) -> list[str]:
-    """Paths of unknown fields in document order: "spec.devices.requests[0].x"."""
-    return list(_unknown_paths(obj, tree(kind, version), ""))
+    """Paths of unknown fields in document order: "spec.devices.requests[0].x". No more than `MAX_UNKNOWN`."""
+    return list(itertools.islice(_unknown_paths(obj, tree(kind, version), ""), MAX_UNKNOWN))
 
 
 def _unknown_paths(value: Any, known: Tree | None, path: str) -> Iterator[str]:

@@ -3,12 +3,19 @@ changed."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+import collections
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from outfitter.api.kinds import Object
-from outfitter.errors import BadRequest, Cause, Invalid
+from outfitter.errors import BadRequest, Cause, Invalid, TooLarge, shortened
+
+MAX_OPERATIONS = 10_000  # in one JSON patch, as kube-apiserver
+MAX_COPIED = 3 << 20  # bytes that the copy operations of a JSON patch may add, as kube-apiserver
+MAX_SHIFTED = 20_000_000  # list items that move up or down by one when others are inserted or removed: some ms
+MAX_DIGITS = 9  # of a list index; no list is that long
 
 
 def same(one: Any, other: Any) -> bool:
@@ -46,18 +53,40 @@ def _copied(value: Any) -> Any:
     return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
+class _Work:
+    """What the operations of a JSON patch may still cost."""
+
+    copied = MAX_COPIED
+    shifted = MAX_SHIFTED
+
+    def copy(self, value: Any) -> None:
+        self.copied -= len(msgspec.json.encode(value))
+        if self.copied < 0:
+            raise TooLarge(f"Unable to complete the copy: the copy operations of a JSON patch may add {MAX_COPIED} bytes")
+
+    def shift(self, items: int) -> None:
+        self.shifted -= items
+        if self.shifted < 0:
+            raise TooLarge("Unable to complete the patch: its operations move too many list items; replace the list instead")
+
+
 def json(target: Object, operations: Any) -> Object:
-    """JSON patch (RFC 6902), all operations or none."""
+    """JSON patch (RFC 6902), all operations or none. TooLarge when it would take too long."""
     if not isinstance(operations, list):
         raise BadRequest('a JSON patch is a list of operations such as {"op": "replace", "path": "/spec/x", "value": 1}')
-    out: Any = copy.deepcopy(target)
+    if len(operations) > MAX_OPERATIONS:
+        raise TooLarge(f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}")
+    out: Any = _copied(target)
+    work = _Work()
     for number, operation in enumerate(operations):
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
             raise BadRequest(f"JSON patch: operation {number} needs \"op\" and \"path\"")
         try:
-            out = _apply(out, operation)
+            out = _apply(out, operation, work)
+        except RecursionError as error:
+            raise BadRequest(f"JSON patch: operation {number} nests too deeply") from error
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            message = f"operation {number} ({operation.get('op')} {operation['path']}) does not fit: {_words(error)}"
+            message = f"operation {number} ({operation.get('op')} {shortened(operation['path'])}) does not fit: {_words(error)}"
             raise Invalid(f"the server rejected our request due to an error in our request: {message}",
                           [Cause(f"[{number}].path", message)]) from error
     if not isinstance(out, dict):
@@ -66,7 +95,7 @@ def json(target: Object, operations: Any) -> Object:
 
 
 def _words(error: Exception) -> str:
-    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    return shortened(f"there is no {error}" if isinstance(error, KeyError) else str(error))
 
 
 def _pointer(path: str) -> list[str]:
@@ -94,13 +123,13 @@ def _index(doc: list[Any], word: str, *, end: bool = False) -> int:
         return len(doc)
     if not (word.isascii() and word.isdigit()) or (word.startswith("0") and word != "0"):
         raise ValueError(f"{word!r} is not a list index")
-    place = int(word)
+    place = int(word[:MAX_DIGITS])
     if place > len(doc) or (place == len(doc) and not end):
         raise IndexError(f"the list has {len(doc)} items, none at {place}")
     return place
 
 
-def _apply(doc: Any, operation: Mapping[str, Any]) -> Any:
+def _apply(doc: Any, operation: Mapping[str, Any], work: _Work) -> Any:
     op, words = operation.get("op"), _pointer(operation["path"])
     if op in ("add", "replace", "test") and "value" not in operation:
         raise ValueError(f'"{op}" needs a value')
@@ -112,35 +141,45 @@ def _apply(doc: Any, operation: Mapping[str, Any]) -> Any:
         if not isinstance(operation.get("from"), str):
             raise ValueError(f'"{op}" needs "from", the path to take the value from')
         source = _pointer(operation["from"])
-        value = copy.deepcopy(_walk(doc, source))
+        value = _walk(doc, source)
         if op == "move":
-            doc = _remove(doc, source)
-        return _add(doc, words, value)
+            doc = _remove(doc, source, work)
+        else:
+            work.copy(value)
+            value = _copied(value)
+        return _add(doc, words, value, work)
     if op == "remove":
-        return _remove(doc, words)
+        return _remove(doc, words, work)
     if op in ("add", "replace"):
         if op == "replace":
             _walk(doc, words)
-            doc = _remove(doc, words) if words else doc
-        return _add(doc, words, copy.deepcopy(operation["value"]))
+            doc = _remove(doc, words, work) if words else doc
+        return _add(doc, words, _copied(operation["value"]), work)
     raise ValueError(f"unknown op {op!r}; there are add, remove, replace, move, copy and test")
 
 
-def _remove(doc: Any, words: Sequence[str]) -> Any:
+def _remove(doc: Any, words: Sequence[str], work: _Work) -> Any:
     if not words:
         raise ValueError("the whole object cannot be removed")
-    _walk(doc, words)
     parent = _walk(doc, words[:-1])
-    del parent[_index(parent, words[-1]) if isinstance(parent, list) else words[-1]]
+    if isinstance(parent, list):
+        place = _index(parent, words[-1])
+        work.shift(len(parent) - place)
+        del parent[place]
+    else:
+        _member(parent, words[-1])
+        del parent[words[-1]]
     return doc
 
 
-def _add(doc: Any, words: Sequence[str], value: Any) -> Any:
+def _add(doc: Any, words: Sequence[str], value: Any, work: _Work) -> Any:
     if not words:
         return value
     parent = _walk(doc, words[:-1])
     if isinstance(parent, list):
-        parent.insert(_index(parent, words[-1], end=True), value)
+        place = _index(parent, words[-1], end=True)
+        work.shift(len(parent) - place)
+        parent.insert(place, value)
     elif isinstance(parent, dict):
         parent[words[-1]] = value
     else:
@@ -188,7 +227,7 @@ def strategic(target: Any, patch: Any, path: tuple[str, ...] = ()) -> Any:
     (`MERGE_KEYS`) merge item by item, `$patch`, `$retainKeys`, `$setElementOrder/x` and `$deleteFromPrimitiveList/x` are
     supported."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return _copied(patch)
     directive = patch.get("$patch")
     if directive == "replace":
         kept = {key: value for key, value in patch.items() if key != "$patch" and value is not None}
@@ -200,11 +239,13 @@ def strategic(target: Any, patch: Any, path: tuple[str, ...] = ()) -> Any:
                          "there are replace, merge and delete")
     out = dict(target) if isinstance(target, dict) else {}
     if isinstance(keep := patch.get("$retainKeys"), list):
-        out = {key: value for key, value in out.items() if key in keep}
+        kept_keys = {key for key in keep if isinstance(key, str)}
+        out = {key: value for key, value in out.items() if key in kept_keys}
     for key, value in patch.items():
         if key.startswith("$deleteFromPrimitiveList/") and isinstance(value, list):
-            name = key.partition("/")[2]
-            out[name] = [item for item in out.get(name) or [] if item not in value]
+            name, gone = key.partition("/")[2], {_plain(item) for item in value}
+            live_items = out.get(name)
+            out[name] = [item for item in (live_items if isinstance(live_items, list) else ()) if _plain(item) not in gone]
     orders = {key.partition("/")[2]: value for key, value in patch.items() if key.startswith("$setElementOrder/")}
     for key, value in patch.items():
         if key.startswith("$"):
@@ -232,24 +273,40 @@ def _merge_key(path: tuple[str, ...]) -> str | None:
 def _merge_list(have: Any, patch: list[Any], path: tuple[str, ...]) -> list[Any]:
     key = _merge_key(path)
     if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
-        return [copy.deepcopy(item) for item in patch if not isinstance(item, dict) or "$patch" not in item]
+        return [_copied(item) for item in patch if not isinstance(item, dict) or "$patch" not in item]
     if key == "":
-        return [copy.deepcopy(item) for item in patch]
+        return [_copied(item) for item in patch]
     out = list(have) if isinstance(have, list) else []
     if key is None:
-        return out + [item for item in patch if item not in out]
+        known = {_plain(item) for item in out}
+        return out + [item for item in patch if _plain(item) not in known]
+    places: dict[Any, int] = {}  # of items by their merge key, the first of each
+    for place, old in enumerate(out):
+        if isinstance(old, dict):
+            places.setdefault(_plain(old.get(key)), place)
+    deleted: set[int] = set()
     for item in patch:
         if not isinstance(item, dict) or key not in item:
             raise BadRequest(f"strategic merge patch at {'.'.join(path)}: every item needs its merge key {key!r}")
-        place = next((i for i, old in enumerate(out) if isinstance(old, dict) and old.get(key) == item[key]), None)
+        name = _plain(item[key])
+        found = places.get(name)
         if item.get("$patch") == "delete":
-            if place is not None:
-                del out[place]
-        elif place is None:
+            if found is not None:
+                deleted.add(found)
+                del places[name]
+        elif found is None:
+            places[name] = len(out)
             out.append(strategic({}, item, path))
         else:
-            out[place] = strategic(out[place], item, path)
-    return out
+            out[found] = strategic(out[found], item, path)
+    return [item for place, item in enumerate(out) if place not in deleted]
+
+
+def _plain(value: Any) -> Any:
+    """A value as a key of a dictionary, where true and 1 differ as they do in JSON."""
+    if isinstance(value, dict | list):
+        return msgspec.json.encode(value)
+    return (value,) if isinstance(value, bool) else value
 
 
 def _in_order(items: list[Any], order: list[Any], live: list[Any], key: str | None) -> list[Any]:
@@ -257,16 +314,25 @@ def _in_order(items: list[Any], order: list[Any], live: list[Any], key: str | No
     before in the live list, else at the end."""
 
     def name(item: Any) -> Any:
-        return item.get(key) if isinstance(item, dict) and key else item
+        return _plain(item.get(key) if isinstance(item, dict) and key else item)
 
-    wanted, was = [name(entry) for entry in order], [name(item) for item in live]
-    others = [item for item in items if name(item) not in wanted]
+    wanted, was = _places(map(name, order)), _places(map(name, live))
+    others = collections.deque(item for item in items if name(item) not in wanted)
     out: list[Any] = []
-    for item in sorted((item for item in items if name(item) in wanted), key=lambda item: wanted.index(name(item))):
-        while others and name(item) in was and name(others[0]) in was and was.index(name(others[0])) < was.index(name(item)):
-            out.append(others.pop(0))
+    for item in sorted((item for item in items if name(item) in wanted), key=lambda item: wanted[name(item)]):
+        place = was.get(name(item), -1)
+        while others and was.get(name(others[0]), len(live)) < place:
+            out.append(others.popleft())
         out.append(item)
-    return out + others
+    return out + list(others)
+
+
+def _places(names: Iterable[Any]) -> dict[Any, int]:
+    """Where each name stands first."""
+    out: dict[Any, int] = {}
+    for place, name in enumerate(names):
+        out.setdefault(name, place)
+    return out
 
 
 def difference(last: Any, new: Any, live: Any) -> Any:

@@ -4,22 +4,20 @@ A body is read strictly: one document, no value that JSON does not have, nothing
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import yaml
 
-from outfitter.api import yaml_scalars
-from outfitter.apiserver import protobuf
-from outfitter.errors import BadRequest, NotAcceptable, TooLarge, Unsupported
+from outfitter.apiserver import body_limits, protobuf, yaml_body
+from outfitter.apiserver.body_limits import MAX_DEPTH, MAX_DUPLICATES, MAX_KEY, MAX_VALUES, Path
+from outfitter.errors import BadRequest, NotAcceptable, Unsupported
 
 MAX_BODY = 3 << 20  # bytes, as kube-apiserver
-MAX_DEPTH = 128  # levels of nesting in a body or in a patched object
-MAX_NODES = 250_000  # values in a YAML body, before and after its aliases are spelt out; more would block other requests
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 
 _decode = msgspec.json.Decoder().decode
@@ -53,12 +51,14 @@ def read(data: bytes, content_type: str) -> Body:
 
 def from_json(data: bytes) -> Body:
     try:
+        if _values_at_most(data) > MAX_VALUES and _values_at_most(_without_texts(data)) > MAX_VALUES:
+            raise body_limits.too_many_values()
         value = _decode(data)
         if data.count(b"{") + data.count(b"[") > MAX_DEPTH:
-            check_depth(value)
+            body_limits.check_size(value)
         return Body(value, _duplicates(data))
     except RecursionError as error:
-        raise _too_deep() from error
+        raise body_limits.too_deep() from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not JSON: {_reason(error)}") from error
 
@@ -67,22 +67,14 @@ def _reason(error: Exception) -> str:
     return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
-def _too_deep() -> BadRequest:
-    return BadRequest(f"the object is nested deeper than {MAX_DEPTH} levels")
+def _values_at_most(data: bytes) -> int:
+    """A bound of the number of values, which costs next to nothing."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
-def _too_many() -> TooLarge:
-    return TooLarge(f"the body has more than {MAX_NODES} values once its aliases are spelt out; JSON may have more")
-
-
-def check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level if isinstance(outer, dict | list)
-                 for inner in (outer.values() if isinstance(outer, dict) else outer)]
-        if not level:
-            return
-    raise _too_deep()
+def _without_texts(data: bytes) -> bytes:
+    """JSON without what is in quotes."""
+    return b"".join(data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -94,117 +86,50 @@ def _duplicates(data: bytes) -> tuple[str, ...]:
 
     def note(pairs: list[tuple[str, Any]]) -> None:
         nonlocal twice
-        twice = twice or len({key for key, _ in pairs}) != len(pairs)
+        keys = {key for key, _ in pairs}
+        twice = twice or len(keys) != len(pairs)
+        for key in keys:
+            if len(key) > MAX_KEY:
+                body_limits.check_key(key)
 
     json.loads(data, object_pairs_hook=note, parse_float=_keep, parse_int=_keep)
     if not twice:
         return ()
-    return tuple(dict.fromkeys(_repeated(json.loads(data, object_pairs_hook=_Pairs, parse_int=_keep), "")))
+    repeated = _repeated(json.loads(data, object_pairs_hook=_Pairs, parse_float=_keep, parse_int=_keep), ())
+    return _named(itertools.islice(dict.fromkeys(repeated), MAX_DUPLICATES))
 
 
 def _keep(text: str) -> str:
     return text
 
 
-def _repeated(value: Any, path: str) -> Iterator[str]:
+def _named(paths: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(body_limits.path_text, paths)))
+
+
+def _repeated(value: Any, path: Path) -> Iterator[Path]:
     if isinstance(value, _Pairs):
         seen: set[str] = set()
         for key, inner in value:
-            here = f"{path}.{key}" if path else key
             if key in seen:
-                yield here
+                yield (*path, key)
             seen.add(key)
-            yield from _repeated(inner, here)
-    elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from _repeated(inner, f"{path}[{place}]")
-
-
-@yaml_scalars.as_kubectl
-class _BodyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml where it is there
-    """Plain values only, as in JSON."""
+            if isinstance(inner, list):
+                yield from _repeated(inner, (*path, key))
+    else:
+        for place, inner in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(inner, list):
+                yield from _repeated(inner, (*path, place))
 
 
 def from_yaml(data: bytes) -> Body:
     try:
-        _shallow(data)
-        loader = _BodyLoader(data)
-        try:
-            node = loader.get_single_node()
-            duplicates = tuple(dict.fromkeys(_repeated_nodes(node, "", set()))) if node is not None else ()
-            value = loader.construct_document(node) if node is not None else None
-        finally:
-            loader.dispose()
-        return Body(_plain(value), duplicates)
+        value, duplicates = yaml_body.read(data)
+        return Body(value, _named(duplicates))
     except RecursionError as error:
-        raise _too_deep() from error
+        raise body_limits.too_deep() from error
     except (yaml.YAMLError, ValueError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not YAML: {' '.join(_reason(error).split())}") from error
-
-
-def _shallow(data: bytes) -> None:
-    """Refuse endless nesting before anything recurses into it, and more values than there is time for."""
-    depth = 0
-    for number, event in enumerate(yaml.parse(data, Loader=_BodyLoader)):
-        if number > 2 * MAX_NODES:
-            raise _too_many()
-        if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise _too_deep()
-        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            depth -= 1
-
-
-def _repeated_nodes(node: yaml.Node, path: str, visited: set[int]) -> Iterator[str]:
-    """A node behind an alias is looked at once, so an alias inside its own anchor ends."""
-    if id(node) in visited:
-        return
-    visited.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, inner in node.value:
-            here = f"{path}.{key.value}" if path else str(key.value)
-            if isinstance(key.value, str):
-                if key.value in seen:
-                    yield here
-                seen.add(key.value)
-            yield from _repeated_nodes(inner, here, visited)
-    elif isinstance(node, yaml.SequenceNode):
-        for place, inner in enumerate(node.value):
-            yield from _repeated_nodes(inner, f"{path}[{place}]", visited)
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON has it; aliases are spelt out, so they are counted."""
-    left = MAX_NODES
-
-    def walk(value: Any, depth: int) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise _too_many()
-        if depth > MAX_DEPTH:
-            raise _too_deep()
-        if isinstance(value, dict):
-            return {_key(key): walk(inner, depth + 1) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [walk(inner, depth + 1) for inner in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            raise BadRequest(f"the body is not YAML that JSON can say: {value} is no number there")
-        if value is None or isinstance(value, str | int | float | bool):
-            return value
-        raise BadRequest(f"the body is not YAML that JSON can say: it has a {type(value).__name__}")
-
-    return walk(value, 0)
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    if isinstance(key, str | int | float):
-        return str(key)
-    raise BadRequest(f"the body is not YAML that JSON can say: {key!r} cannot be a key")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.apiserver import body_limits
 from outfitter.errors import BadRequest, Unsupported
 from outfitter.store.clock import rfc3339
 
@@ -70,12 +71,13 @@ def read(data: bytes) -> Object:
     if not data.startswith(MAGIC):
         raise BadRequest("the body is not Kubernetes' protobuf: it does not begin with its prefix")
     try:
-        envelope = _message(data[len(MAGIC):], _ENVELOPE)
+        budget = _Budget()
+        envelope = _message(data[len(MAGIC):], _ENVELOPE, budget)
         names = envelope.get("type", {})
         known = MESSAGES.get((names.get("apiVersion", ""), names.get("kind", "")))
         if known is None:
             raise _unsupported(f"a {names.get('kind') or 'nameless kind'}")
-        return {**names, **_message(envelope.get("raw", b""), known)}
+        return {**names, **_message(envelope.get("raw", b""), known, budget)}
     except (IndexError, ValueError, OverflowError) as error:
         raise BadRequest("the body is not Kubernetes' protobuf: it ends early or is damaged") from error
 
@@ -85,23 +87,35 @@ def _unsupported(what: str) -> Unsupported:
                        "application/vnd.kubernetes.protobuf; accepted media types include: application/json, application/yaml")
 
 
-def _message(data: bytes, known: Message) -> Object:
+class _Budget:
+    """How many fields a body may still have."""
+
+    left = body_limits.MAX_VALUES
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise body_limits.too_many_values()
+
+
+def _message(data: bytes, known: Message, budget: _Budget) -> Object:
     out: Object = {}
     for number, value in _fields(data):
+        budget.spend()
         if number not in known:
             raise _unsupported(f"field {number} beside {', '.join(field.name for field in known.values())}")
         field = known[number]
         if field.map:
-            entry = _message(value, {1: Field("key"), 2: Field("value", field.of)})
+            entry = _message(value, {1: Field("key"), 2: Field("value", field.of)}, budget)
             out.setdefault(field.name, {})[entry.get("key", "")] = entry.get("value", "")
         elif field.repeated:
-            out.setdefault(field.name, []).append(_value(value, field))
+            out.setdefault(field.name, []).append(_value(value, field, budget))
         else:
-            out[field.name] = _value(value, field)
+            out[field.name] = _value(value, field, budget)
     return {name: value for name, value in out.items() if value not in ("", None, {})}
 
 
-def _value(value: Any, field: Field) -> Any:
+def _value(value: Any, field: Field, budget: _Budget) -> Any:
     if isinstance(value, int) != (field.of in ("int", "bool")):
         raise ValueError(field.name)
     match field.of:
@@ -116,10 +130,10 @@ def _value(value: Any, field: Field) -> Any:
         case "raw":
             return value
         case "time":
-            seconds = _message(value, {1: Field("seconds", "int"), 2: Field("nanos", "int")}).get("seconds")
+            seconds = _message(value, {1: Field("seconds", "int"), 2: Field("nanos", "int")}, budget).get("seconds")
             return rfc3339(datetime.fromtimestamp(seconds, UTC)) if seconds else None
         case _:
-            return _message(value, field.of)  # type: ignore[arg-type]  # the texts are all above
+            return _message(value, field.of, budget)  # type: ignore[arg-type]  # the texts are all above
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -17,6 +19,8 @@ from outfitter.store.clock import Clock
 from outfitter.store.watch_cache import Record
 
 encode = msgspec.json.encode
+LARGE = 100_000  # bytes of objects; more are converted beside the event loop
+_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="render")  # one at a time: the interpreter runs one thread at a time
 INCLUDE = ("None", "Metadata", "Object")
 
 
@@ -63,6 +67,19 @@ class Renderer:
         items = [_untyped(obj) for obj in objects] if kind.builtin else objects
         return self._answer(encode({"kind": f"{kind.kind}List", "apiVersion": self.target.api_version, "metadata": meta,
                                     "items": items}))
+
+    async def one_beside(self, record: Record, status: int = 200) -> Response:
+        """`one`, without keeping the event loop while a large object is converted."""
+        return await self._beside([record], lambda: self.one(record, status))
+
+    async def list_beside(self, records: Sequence[Record], meta: Object) -> Response:
+        """`list`, without keeping the event loop while a long list is converted."""
+        return await self._beside(records, lambda: self.list(records, meta))
+
+    async def _beside(self, records: Sequence[Record], work: Callable[[], Response]) -> Response:
+        if (self.plain and self.wanted.media != negotiate.YAML) or sum(len(record.data) for record in records) < LARGE:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(_BESIDE, work)
 
     def value(self, value: Object, status: int = 200) -> Response:
         """Something that is no object of the store, such as a Status."""

@@ -17,6 +17,7 @@ from outfitter.errors import BadRequest, shortened
 Headers = list[tuple[bytes, bytes]]
 MAX_WARNINGS = 4096  # bytes of Warning headers
 MAX_INT64 = 2**63 - 1
+MAX_WARNING_HEADERS = 50  # clients bound how many headers a response may have
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ def warning_headers(warnings: Sequence[str]) -> Headers:
         plain = "".join(letter if letter.isprintable() else " " for letter in text)
         quoted = plain.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "backslashreplace")
         room -= len(quoted)
-        if room < 0:
+        if room < 0 or len(out) == MAX_WARNING_HEADERS:
             break
         out.append((b"warning", b'299 - "' + quoted + b'"'))
     return out

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import msgspec
-
-from outfitter.api import kinds, known_fields, patch, versions
+from outfitter.api import kinds, known_fields, versions
 from outfitter.api.kinds import Kind, Object
-from outfitter.apiserver import delete_options, negotiate, status, subresources
+from outfitter.apiserver import body_limits, delete_options, negotiate, status, subresources
 from outfitter.apiserver.delete_options import DeleteOptions
 from outfitter.apiserver.paths import ACTIONS_GROUP, RequestPath
 from outfitter.apiserver.render import Renderer
@@ -20,7 +19,8 @@ from outfitter.store.memory import Memory, revision_number
 from outfitter.store.transaction import Transaction, apply_patch
 from outfitter.store.watch_cache import Record, Selection
 
-MAX_OPERATIONS = 10_000  # in one JSON patch
+DELETED_AT_ONCE = 200  # objects of a collection, before other requests have their turn
+MAX_PROBLEMS = 100  # unknown and duplicate fields that are reported, as by Kubernetes
 VALIDATION = ("Ignore", "Warn", "Strict")
 MATCHES = ("Exact", "NotOlderThan")
 PATCHES: Mapping[str, base.PatchType] = {
@@ -42,13 +42,13 @@ async def get(store: Memory, request: Request) -> Response:
     target = request.target
     renderer = Renderer(request, store.clock)
     check_reached(store, request)
-    return renderer.one(store.record(target.kind, target.name, target.namespace))
+    return await renderer.one_beside(store.record(target.kind, target.name, target.namespace))
 
 
 async def list_(store: Memory, request: Request) -> Response:
     renderer = Renderer(request, store.clock)
     records, meta = _part(store, request)
-    return renderer.list(records, meta)
+    return await renderer.list_beside(records, meta)
 
 
 def _part(store: Memory, request: Request) -> tuple[list[Record], Object]:
@@ -151,13 +151,11 @@ async def patch_(store: Memory, request: Request) -> Response:
     dry_run, validation = request.dry_run("PatchOptions"), _validation(request, "PatchOptions")
     body = negotiate.from_json(request.body)
     _report(request, validation, [f'duplicate field "{path}"' for path in body.duplicates], _bad_patch)
-    if how == "json" and isinstance(body.value, list) and len(body.value) > MAX_OPERATIONS:
-        raise TooLarge(f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(body.value)}")
 
     def change(stored: Object) -> Object:
         old = versions.from_stored(target.kind, target.version, stored)
-        new = known_fields.normalize(target.kind, _patched(target.kind, old, body.value, how))
-        negotiate.check_depth(new)
+        new = known_fields.normalize(target.kind, apply_patch(target.kind, old, body.value, how))
+        body_limits.check_size(new)
         _check_identity(target, new)
         _report(request, validation, _strangers(target, new, old), _bad_patch)
         return versions.to_stored(target.kind, target.version, new)
@@ -185,29 +183,10 @@ def _patch_type(request: Request) -> base.PatchType:
     return how
 
 
-def _patched(kind: Kind, old: Object, body: Any, how: base.PatchType) -> Object:
-    """A JSON patch can double an object with every copy, so it goes step by step and is measured in between."""
-    if how != "json" or not isinstance(body, list) or not any(_copies(operation) for operation in body):
-        return apply_patch(kind, old, body, how)
-    for operation in body:
-        old = patch.json(old, [operation])
-        if _copies(operation) and len(msgspec.json.encode(old)) > negotiate.MAX_BODY:
-            raise _too_large()
-    return old
-
-
-def _copies(operation: Any) -> bool:
-    return isinstance(operation, dict) and operation.get("op") == "copy"
-
-
 def _bounded(record: Record) -> Record:
     if len(record.data) > negotiate.MAX_BODY:
-        raise _too_large()
+        raise TooLarge(f"Request entity too large: an object may have {negotiate.MAX_BODY} bytes")
     return record
-
-
-def _too_large() -> TooLarge:
-    return TooLarge(f"Request entity too large: an object may have {negotiate.MAX_BODY} bytes")
 
 
 def _object(request: Request, validation: str, before: Record | None = None) -> Object:
@@ -252,6 +231,7 @@ def _validation(request: Request, options: str) -> str:
 
 
 def _report(request: Request, validation: str, problems: list[str], refuse: Callable[[str], Exception]) -> None:
+    problems = problems[:MAX_PROBLEMS]
     if problems and validation == "Strict":
         raise refuse(f"strict decoding error: {', '.join(problems)}")
     if validation == "Warn":
@@ -288,10 +268,11 @@ async def delete_collection(store: Memory, request: Request) -> Response:
     renderer = Renderer(request, store.clock)
     options = delete_options.read(request)
     records, meta = _part(store, request)
+    deleted: list[Record] = []
 
-    def work(transaction: Transaction) -> list[Record]:
+    def work(transaction: Transaction, some: Sequence[Record]) -> list[Record]:
         out = []
-        for record in records:
+        for record in some:
             namespace, name = record.key
             try:
                 out.append(_delete(transaction, target.kind, name, namespace, options)[0])
@@ -299,7 +280,11 @@ async def delete_collection(store: Memory, request: Request) -> Response:
                 continue  # it went in the meantime
         return out
 
-    return renderer.list(await store.write(work, dry_run=options.dry_run, by=request.by), meta)
+    for start in range(0, len(records), DELETED_AT_ONCE):  # as in Kubernetes, not all or nothing
+        part = functools.partial(work, some=records[start:start + DELETED_AT_ONCE])
+        deleted += await store.write(part, dry_run=options.dry_run, by=request.by)
+        await asyncio.sleep(0)
+    return await renderer.list_beside(deleted, meta)
 
 
 VERBS: Mapping[str, Verb] = {

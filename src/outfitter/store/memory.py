@@ -15,7 +15,7 @@ import msgspec
 
 from outfitter.api import write_request
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Expired, OutfitterError
+from outfitter.errors import BadRequest, Expired, OutfitterError, shortened
 from outfitter.store import base
 from outfitter.store.clock import Clock, SystemClock
 from outfitter.store.id_generator import IdGenerator
@@ -292,4 +292,4 @@ def _continued(token: str) -> tuple[int, tuple[str, str]]:
         namespace, name = value["start"]
         return int(value["rv"]), (str(namespace), str(name))
     except (ValueError, KeyError, TypeError) as error:
-        raise BadRequest(f"continue key is not valid: {token!r} is not the token of an earlier list") from error
+        raise BadRequest(f"continue key is not valid: {shortened(token)!r} is not the token of an earlier list") from error

@@ -13,7 +13,7 @@ DEFAULT_BUS = "sata"
 
 
 def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
-    volumes = [str(volume.get("name") or "") for volume in spec.get("volumes") or ()]
+    volumes = dict.fromkeys(str(volume.get("name") or "") for volume in spec.get("volumes") or ())
     seen: dict[str, str] = {}
     for index, disk in enumerate((spec["domain"].get("devices") or {}).get("disks") or ()):
         here, name = f"{root}.domain.devices.disks[{index}]", str(disk.get("name") or "")

@@ -76,19 +76,24 @@ def _states(interfaces: Any, networks: Any, at: str) -> Iterator[Cause]:
 def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause]:
     called = {"networks": [network.get("name") or "" for network in networks],
               "interfaces": [interface.get("name") or "" for interface in interfaces]}
+    known = {list_: set(names) for list_, names in called.items()}
+    seen: set[str] = set()
     for index, name in enumerate(called["networks"]):
         here = f"{root}.networks[{index}].name"
-        if name in called["networks"][:index]:
+        if name in seen:
             yield Cause(here, f'Network with name "{name}" already exists, every network must have a unique name',
                         "FieldValueDuplicate")
-        if name not in called["interfaces"]:
+        seen.add(name)
+        if name not in known["interfaces"]:
             yield Cause(here, f"{here} '{name}' not found: no interface of that name is on it", "FieldValueRequired")
+    seen = set()
     for index, name in enumerate(called["interfaces"]):
         here = f"{at}[{index}].name"
-        if name in called["interfaces"][:index]:
+        if name in seen:
             yield Cause(here, f'Only one interface can be connected to one specific network: there are two "{name}"',
                         "FieldValueDuplicate")
-        if name not in called["networks"]:
+        seen.add(name)
+        if name not in known["networks"]:
             yield Cause(here, f"{here} '{name}' not found: {root}.networks has no network of that name")
         if not _NAME.fullmatch(name):
             yield Cause(here, f'Invalid value: "{name}": a network interface has a name of letters, digits, - and _ only')

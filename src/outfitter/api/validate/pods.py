@@ -85,10 +85,11 @@ def _assigned(container: Mapping[str, Any], path: str) -> Iterator[Cause]:
         if resource in seen:
             yield Cause(f"{here}.resourceName", f'Duplicate value: "{resource}"', "FieldValueDuplicate")
         seen.add(resource)
+        first = {device_id: number for number, device_id in reversed(list(enumerate(ids)))}
         for number, device_id in enumerate(ids):
             if not device_id:
                 yield Cause(f"{here}.deviceIDs[{number}]", "Required value: host/device, or a device", "FieldValueRequired")
-            elif device_id in ids[:number]:
+            elif first[device_id] != number:
                 yield Cause(f"{here}.deviceIDs[{number}]", f'Duplicate value: "{device_id}"', "FieldValueDuplicate")
         for list_ in ("requests", "limits"):
             number_requested = str((container_resources.get(list_) or {}).get(resource, len(ids)))

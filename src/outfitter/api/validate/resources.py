@@ -156,10 +156,12 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
         yield Cause(path, "Invalid value: exactly one of `exactly` or `firstAvailable` is required")
         return
     subs = [alternative.get("name") for alternative in alternatives or () if isinstance(alternative, Mapping)]
+    seen: set[Any] = set()
     for index, name in enumerate(subs):
         yield from names.label(name, f"{path}.firstAvailable[{index}].name")
-        if name and name in subs[:index]:
+        if name and name in seen:
             yield Cause(f"{path}.firstAvailable[{index}].name", f'Duplicate value: "{name}"', "FieldValueDuplicate")
+        seen.add(name)
     for inner, here in ([(exactly, f"{path}.exactly")] if exactly is not None else
                         [(item, f"{path}.firstAvailable[{i}]") for i, item in enumerate(alternatives or ())]):
         if not isinstance(inner, Mapping):
