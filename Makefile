@@ -87,6 +87,7 @@ bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver
 	@$(BIN)/python -m bench.allocate
 	@$(BIN)/python -m bench.vms
 	@$(BIN)/python -m bench.servers
+	@$(BIN)/python -m bench.stall
 
 lock: venv ## recompute requirements.lock from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv
