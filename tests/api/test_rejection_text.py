@@ -178,6 +178,7 @@ EXAMPLES: dict[str, Rejection] = {
     "the counter of a device, by whom is not known": of(Code.COUNTER_EXHAUSTED, GPU, sets=("card", "memory")),
     "the counter of a PCI device": of(Code.COUNTER_EXHAUSTED, GPU, amount="2", counter="functions", set="card", left="1"),
     "no combination": of(Code.NO_COMBINATION),
+    "selectors that cost too much": of(Code.SELECTOR_BUDGET, where="claim lab/c", limit=400000),
     "a search that took too long": of(Code.SEARCH_LIMIT, where="claim lab/c", node="node-1", attempts=200000),
     "a selector": of(Code.SELECTOR_FALSE, GPU, **REQUEST, **TERM),
     "one of several selectors": of(

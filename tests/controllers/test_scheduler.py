@@ -16,6 +16,7 @@ from outfitter.controllers.scheduler import REPORT_INTERVAL, Scheduler
 from outfitter.inventory.config import SchedulingSettings
 from outfitter.ledger import book
 from outfitter.scheduling.dra import extended_resources
+from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.scheduler import Waiting
 from tests.controllers import scenario as scenes
@@ -387,3 +388,31 @@ async def test_a_gate_switches_a_part_off(gate: str, code: RejectionCode | None,
                        for one in (*rejected.rejections, *rejected.obstacles)), told
         else:
             assert found["status"]["phase"] == "Running"
+
+
+async def test_selectors_that_cost_too_much(scene: Scene) -> None:
+    """The pod waits with the reason, others are scheduled, and fewer devices end it."""
+    if not scene.embedded:
+        pytest.skip("kube-scheduler has a time limit instead")
+    names = [f"x{at:02}" for at in range(64)]
+    await scene.create(kinds.RESOURCE_SLICE, "rack", {
+        "driver": FABRIC, "pool": {"name": "rack/one", "generation": 1, "resourceSliceCount": 1}, "allNodes": True,
+        "devices": [{"name": name, "attributes": {"at": {"int": at}}} for at, name in enumerate(names)]})
+    await scene.create(kinds.DEVICE_CLASS, "fabric", {"selectors": [{"cel": {"expression": f'device.driver == "{FABRIC}"'}}]})
+    ten = "[0,1,2,3,4,5,6,7,8,9]"
+    loops = f'{ten}.all(a, {ten}.all(b, {ten}.all(c, a + b + c >= 0))) && device.attributes["{FABRIC}"].at >= 0'
+    await scene.create(kinds.RESOURCE_CLAIM, "costly", {"devices": {"requests": [{"name": "it", "exactly": {
+        "deviceClassName": "fabric", "selectors": [{"cel": {"expression": loops}}]}}]}})
+    await scene.create(kinds.POD, "one", {"containers": [{"name": "main", "image": "main"}],
+                                          "resourceClaims": [{"name": "c", "resourceClaimName": "costly"}]})
+    await pod(scene, "two", {"fabric": "b"})
+    assert (await settled(scene, "two"))["spec"]["nodeName"]
+    one = await settled(scene, "one")
+    assert rejection_conditions.of(one) == [RejectionCode.SELECTOR_BUDGET]
+    assert f"claim {scene.namespace}/costly, request it: the selectors cost more than" in why(one)
+    explained = explain_pod.pod(await scene.cluster_objects(), one)
+    assert "the selectors cost more than" in explained.sentence
+    await scene.store.patch(kinds.RESOURCE_SLICE, "rack", {"spec": {
+        "devices": [{"name": "x63", "attributes": {"at": {"int": 1}}}],
+        "pool": {"name": "rack/one", "generation": 2, "resourceSliceCount": 1}}})
+    assert (await settled(scene, "one"))["spec"]["nodeName"]

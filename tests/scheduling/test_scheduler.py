@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -301,3 +302,58 @@ def test_host_without_capacity_is_skipped() -> None:
     assert isinstance(alone, Waiting)
     assert alone.hosts[0][1].rejections == (
         no(Code.INSUFFICIENT_RESOURCE, resource="cpu", wanted=2000, free=1000, total=1000),)
+
+
+# -- claims that take long
+
+
+def puzzle(number: int) -> list[Object]:
+    """64 devices of a host, of which no choice serves `PUZZLE`, which takes long to find out."""
+    chance = random.Random(number)
+    return [dev(f"d{at:02}", **VF, **{name: chance.randrange(5) for name in "abcdef"}) for at in range(64)]
+
+
+def _puzzle_claim() -> Object:
+    chance, asks = random.Random(4), [ask(f"r{at}") for at in range(12)]
+    wanted = claim("c", *asks)
+    wanted["spec"]["devices"]["constraints"] = [
+        {"requests": [f"r{at}" for at in chance.sample(range(12), 3)], "matchAttribute": f"{DRIVER}/{chance.choice('abcdef')}"}
+        for _ in range(32)]
+    return wanted
+
+
+def test_a_search_that_takes_long_goes_on_with_the_next_hosts() -> None:
+    """Each attempt ends after some work. The next begins where it ended, until a host is found."""
+    easy = [dev(f"d{at:02}", **VF, **dict.fromkeys("abcdef", 1)) for at in range(12)]
+    names = [f"n{at}" for at in range(6)]
+    index = DeviceIndex.of([*(part(name, *puzzle(at)) for at, name in enumerate(names[:-1])), part(names[-1], *easy)], (),
+                           [node(name) for name in names])
+    resume: dict[str, str] = {}
+    begun = []
+    for _ in range(6):
+        verdict = placed(pod("c"), [_puzzle_claim()], index, resume=resume)
+        if isinstance(verdict, Placement):
+            break
+        assert Code.SEARCH_LIMIT in verdict.codes
+        begun.append(resume["uid-pod"])
+    assert isinstance(verdict, Placement)
+    assert (verdict.host, resume) == ("n5", {})
+    assert begun == sorted(set(begun))
+    assert len(begun) > 1
+
+
+LOOPS = "[1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, a + b + c > {})))"
+
+
+def test_selectors_that_cost_too_much_together() -> None:
+    """Each alone is cheap enough: it is the sum over requests and devices that is not."""
+    index = DeviceIndex.of([part("a", *(dev(f"d{at:02}", **VF, at=at) for at in range(8)))], (), [node("a")])
+    asks = [ask(f"r{at}", f'{LOOPS.format(-at)} && device.attributes["{DRIVER}"].at >= 0') for at in range(8)]
+    for one in asks:
+        assert isinstance(placed(pod("c"), [claim("c", one)], index), Placement)
+    verdict = placed(pod("c"), [claim("c", *asks)], index)
+    assert isinstance(verdict, Waiting)
+    [rejection] = verdict.rejections
+    assert rejection.code is Code.SELECTOR_BUDGET
+    assert rejection["where"].startswith("claim here/c, request r")
+    assert isinstance(placed(pod("c"), [claim("c", *asks[:2])], index), Placement)

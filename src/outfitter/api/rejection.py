@@ -77,6 +77,7 @@ class RejectionCode(enum.StrEnum):
     SAME_HARDWARE = "SameHardware"
     NO_COMBINATION = "NoCombination"
     SEARCH_LIMIT = "SearchLimit"
+    SELECTOR_BUDGET = "SelectorBudget"
     # Allocators: one device.
     SELECTOR_FALSE = "SelectorFalse"
     SELECTOR_ERROR = "SelectorError"

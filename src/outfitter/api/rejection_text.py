@@ -312,6 +312,12 @@ def _search_limit(rejection: Rejection, wording: Wording) -> str:
             "devices: use fewer constraints or alternatives at once")
 
 
+def _selector_budget(rejection: Rejection, wording: Wording) -> str:
+    where = f"{rejection['where']}: " if rejection.detail.get("where") else ""
+    return (f"{where}the selectors cost more than {rejection['limit']} on all devices together: use fewer loops, compare "
+            "attributes with literals, or ask for fewer different things in one pod")
+
+
 # -- one device
 
 
@@ -554,6 +560,7 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.SAME_HARDWARE: _same_hardware,
     _Code.NO_COMBINATION: _plain("devices match each request, but no choice of them serves all requests together"),
     _Code.SEARCH_LIMIT: _search_limit,
+    _Code.SELECTOR_BUDGET: _selector_budget,
     _Code.SELECTOR_FALSE: _selector_false,
     _Code.SELECTOR_ERROR: _selector_error,
     _Code.ALIAS_MISMATCH: _alias_mismatch,

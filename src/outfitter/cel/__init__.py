@@ -17,7 +17,7 @@ from __future__ import annotations
 from outfitter.cel.closures import LIMIT
 from outfitter.cel.declarations import NEWEST, CelFeatures
 from outfitter.cel.device import CelDevice
-from outfitter.cel.evaluator import Selector, compile_selector
+from outfitter.cel.evaluator import CostMeter, Selector, compile_selector
 from outfitter.cel.library.quantity import Quantity
 from outfitter.cel.library.semver import Semver
 from outfitter.cel.optional_spelling import optional_spelling
@@ -28,6 +28,7 @@ __all__ = [
     "NEWEST",
     "CelDevice",
     "CelFeatures",
+    "CostMeter",
     "EvaluationError",
     "Quantity",
     "Selector",

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from outfitter import errors
 from outfitter.cel import checker, cost_estimate, field_usage, lexer, macro_expansion, parser, runtime_cost, values
-from outfitter.cel.closures import LIMIT, Frame, Run
+from outfitter.cel.closures import BUDGET, LIMIT, Frame, Run
 from outfitter.cel.compiler import Compiler
 from outfitter.cel.declarations import NEWEST, CelFeatures
 from outfitter.cel.device import CelDevice
@@ -17,6 +17,15 @@ from outfitter.cel.lexer import Source
 from outfitter.cel.nodes import Node
 from outfitter.cel.values import OutOfBudget, Value
 from outfitter.errors import EvaluationError
+
+COUNTED = 100  # the cost is counted where it may be higher, as of loops; counting takes time itself
+
+
+@dataclass(slots=True)
+class CostMeter:
+    """What several evaluations may still cost together; below zero: more than that."""
+
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +37,12 @@ class Selector:
     run: Run = field(repr=False, compare=False)
     slots: int = field(repr=False, compare=False)
     max_cost: int = field(compare=False)  # maximum cost on any device, in Kubernetes' units
+    counted: bool = field(repr=False, compare=False)  # the cost is counted while it runs; else `max_cost` is taken for it
     reads: tuple[Read, ...] = field(repr=False, compare=False)  # devices with equal values of these get the same result
 
-    def matches(self, device: CelDevice) -> bool:
+    def matches(self, device: CelDevice, meter: CostMeter | None = None) -> bool:
         """Evaluate on one device; EvaluationError when that fails."""
-        result = self.value(device)
+        result = self.value(device, meter)
         if result is True or result is False:
             return bool(result)
         raise EvaluationError(
@@ -40,9 +50,11 @@ class Selector:
             'end the expression with a comparison, such as == "x"'
         )
 
-    def value(self, device: CelDevice) -> Value:
-        """The result on one device; of any type for an expression that is not a selector."""
-        frame: Frame = [device, LIMIT, *(None,) * self.slots]
+    def value(self, device: CelDevice, meter: CostMeter | None = None) -> Value:
+        """The result on one device; of any type for an expression that is not a selector. It ends when the meter's cost is
+        used up, too."""
+        limit = LIMIT if meter is None else min(LIMIT, max(meter.left, 0))
+        frame: Frame = [device, limit, *(None,) * self.slots]
         try:
             return self.run(frame)
         except OutOfBudget:
@@ -52,6 +64,9 @@ class Selector:
             ) from None
         except RecursionError:
             raise EvaluationError("the expression nests too deeply to be evaluated") from None
+        finally:
+            if meter is not None:
+                meter.left -= limit - frame[BUDGET] if self.counted else self.max_cost
 
 
 def compile_selector(text: str, *, features: CelFeatures = NEWEST, limit: int | None = LIMIT) -> Selector:
@@ -59,11 +74,14 @@ def compile_selector(text: str, *, features: CelFeatures = NEWEST, limit: int | 
 
     `features` are the enabled ones; stored selectors are read with the newest. `limit` is the maximum estimated cost; None: no
     limit, and `matches` stops at the actual cost on a device."""
-    return _compiled(text, features, limit)
+    selector = _compiled(text, features)
+    if limit is not None and selector.max_cost > limit:
+        raise _too_expensive(Source(text), selector.max_cost, limit)
+    return selector
 
 
-@lru_cache(maxsize=256)
-def _compiled(text: str, features: CelFeatures, limit: int | None) -> Selector:
+@lru_cache(maxsize=1024)
+def _compiled(text: str, features: CelFeatures) -> Selector:
     """Cached, as the same few selectors are compiled for each admission and each claim."""
     size = len(text.encode(errors="surrogatepass"))
     if size > lexer.MAX_BYTES:
@@ -75,14 +93,12 @@ def _compiled(text: str, features: CelFeatures, limit: int | None) -> Selector:
         expanded = macro_expansion.expand(tree)
         checker.check(source, expanded, features)
         most = cost_estimate.estimate(expanded)
-        if limit is not None and most > limit:
-            raise _too_expensive(source, most, limit)
-        # Without counting where the estimate, which is the maximum, is below the limit.
-        compiler = Compiler(runtime_cost.by_place(expanded) if most > LIMIT else None)
+        counted = most > COUNTED
+        compiler = Compiler(runtime_cost.by_place(expanded) if counted else None)
         run, reads = compiler.compile(tree), field_usage.reads(tree)
     except RecursionError:
         raise source.invalid(0, "the expression nests too deeply: take brackets away or split it") from None
-    return Selector(text, tree, run, compiler.slots, most, reads)
+    return Selector(text, tree, run, compiler.slots, most, counted, reads)
 
 
 def _too_expensive(source: Source, most: int, limit: int) -> errors.Invalid:

@@ -9,6 +9,7 @@ again by itself. What cannot be placed gets its reason and is woken by events, n
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -33,8 +34,10 @@ from outfitter.store.informer import key_of
 
 log = logging.getLogger(__name__)
 BATCH = 64  # pods in one commit
+TURN = 0.1  # seconds of placing pods before others may use the event loop
 GATHERS = 4  # times that a batch takes in what came meanwhile before it is committed
 REPORT_INTERVAL = 5.0  # seconds between two messages of one reason on one pod
+SEARCH_INTERVAL = 1.0  # seconds until a search that took too long goes on with the next hosts
 EXCLUDED = 60.0  # seconds for which a host is excluded whose devices could not be made ready for a pod
 
 
@@ -57,7 +60,9 @@ class Scheduler:
 
     def _forget(self, old: Object | None, new: Object | None) -> None:
         if new is None or not waits_for_host(new):
-            self._reported.pop((new or old or {})["metadata"]["uid"], None)
+            uid = (new or old or {})["metadata"]["uid"]
+            self._reported.pop(uid, None)
+            self.cache.resume.pop(uid, None)
 
     # -- one batch
 
@@ -104,11 +109,15 @@ class Scheduler:
         return ready
 
     async def _place_pods(self, pods: Sequence[Object], batch: SchedulingBatch) -> None:
-        for pod, lost in await self._together(pods, batch):
-            try:
-                await self._alone(pod, batch, lost)
-            except Exception as error:
-                batch.errors[key_of(pod)] = error
+        while pods:
+            again, pods = await self._together(pods, batch)
+            for pod, lost in again:
+                try:
+                    await self._alone(pod, batch, lost)
+                except Exception as error:
+                    batch.errors[key_of(pod)] = error
+            if pods:
+                await asyncio.sleep(0)  # a commit without writes does not wait
 
     async def _place_group(self, group: PodGroup, batch: SchedulingBatch) -> None:
         """Every member that waits, in one commit; none of them if too few would have a host then."""
@@ -155,13 +164,20 @@ class Scheduler:
             else:
                 return transaction, placed, waiting
 
-    async def _together(self, pods: Sequence[Object], batch: SchedulingBatch) -> list[tuple[Object, dict[str, Rejection]]]:
-        """One commit for all; those that have to be tried again, each by itself, with the hosts that rejected them."""
-        transaction = self._begin()
+    async def _together(
+        self, pods: Sequence[Object], batch: SchedulingBatch
+    ) -> tuple[list[tuple[Object, dict[str, Rejection]]], Sequence[Object]]:
+        """One commit for all that are placed in time; those that have to be tried again, each by itself, with the hosts that
+        rejected them; and those that are left."""
+        transaction, begun = self._begin(), self._context.clock.monotonic()
         waiting: list[tuple[Object, Waiting]] = []
         placed: list[PlacedPod] = []
         again: list[tuple[Object, dict[str, Rejection]]] = []
+        tried = 0
         for pod in pods:
+            if tried and self._context.clock.monotonic() - begun > TURN:
+                break
+            tried += 1
             try:
                 verdict = self._place(pod, transaction)
                 if isinstance(verdict, Waiting):
@@ -182,13 +198,14 @@ class Scheduler:
             committed = False
         if not committed:
             lost = {key_of(pod): hosts for pod, hosts in again}
-            return [(pod, lost.get(key_of(pod), {})) for pod in pods if key_of(pod) not in batch.errors]
+            tried_again = [(pod, lost.get(key_of(pod), {})) for pod in pods[:tried] if key_of(pod) not in batch.errors]
+            return tried_again, pods[tried:]
         for pod, verdict in waiting:
             try:
                 await self._reject(pod, verdict, batch)
             except OutfitterError as error:
                 batch.errors[key_of(pod)] = error
-        return again
+        return again, pods[tried:]
 
     async def _alone(self, pod: Object, batch: SchedulingBatch, lost: dict[str, Rejection]) -> None:
         """Place and book one pod as the store has it, again for as long as a page rejects it. A host that was chosen twice in
@@ -278,6 +295,8 @@ class Scheduler:
     # -- status
 
     async def _reject(self, pod: Object, waiting: Waiting, batch: SchedulingBatch) -> None:
+        if pod["metadata"]["uid"] in self.cache.resume:
+            batch.look_again(pod, SEARCH_INTERVAL)
         text = summary.summary(waiting)
         if await self._report(pod, Condition("PodScheduled", False, "Unschedulable", text), summary.by_code(waiting), batch):
             self._context.rejections.update((str(code),) for code in waiting.codes)

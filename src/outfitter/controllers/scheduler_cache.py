@@ -42,6 +42,7 @@ class SchedulerCache:
             context.informer(kind) for kind in (kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS))
         self.devices, self._host_states = DeviceIndex(features), HostStateCache()
         self._usage, self._node_infos = NodeUsage(), NodeInfoCache()
+        self.resume: dict[str, str] = {}  # uid of a pod -> the host at which its last search took too long
         self._resources: extended_resources.Resources | None = None  # None: classes changed
         self._revisions: dict[str, int] = {}  # page -> its revision in the index
         self._pods.on_change(self._pod_changed)
@@ -65,7 +66,8 @@ class SchedulerCache:
         return SchedulingSnapshot(
             devices=self.devices, usage=self._usage, claim=claims or self.claim, device_class=self._classes.get,
             extended_resource=self._resources, node_infos=self._node_infos, host_states=self._host_states,
-            plugins=self._plugins, policy=self._policy, now=self._context.clock.now(), share_id=self._context.names.uid)
+            plugins=self._plugins, policy=self._policy, now=self._context.clock.now(), resume=self.resume,
+            share_id=self._context.names.uid)
 
     def pod(self, key: str) -> Object | None:
         return self._pods.readable(key)

@@ -26,6 +26,7 @@ from outfitter.scheduling.dra import (
 )
 from outfitter.scheduling.dra.claim_request import CompiledClaim, compile_claim
 from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.dra.search import EXPLAIN_EFFORT, SearchEffort
 from outfitter.scheduling.filter import node_affinity
 from outfitter.scheduling.filter import taints as taints_filter
 from outfitter.scheduling.filter.node_fit import NodeInfoCache, PodRequirements
@@ -182,6 +183,7 @@ def _place(
         )
         need = PodRequirements.of(pod, from_devices)
         flavors = [flavor_claim.read(claim) for claim in wanted]
+        index.check_selector_cost(demands)
     except Invalid as error:
         return Waiting((error.rejection or Rejection.of(RejectionCode.POD_INVALID, message=error.message),))
     if not given_already and (mistakes := assigned_devices.wrong(pod, index)):
@@ -191,7 +193,12 @@ def _place(
                      avoid={**binding_conditions.skipped_host_rejections(skipped), **index.withheld_hosts, **avoid},
                      from_devices=frozenset() if given_already else from_devices,
                      preset=None if given_already else assigned_devices.hosts(pod, index))
-    return placer.place() or placer.waiting(every_host)
+    try:
+        return placer.place() or placer.waiting(every_host)
+    except Unsatisfiable as error:  # of a class that gives an extended resource
+        if error.rejection is None or error.rejection.code is not RejectionCode.SELECTOR_BUDGET:
+            raise
+        return Waiting((error.rejection,))
 
 
 def driven_out(snapshot: SchedulingSnapshot, given: Mapping[str, Any]) -> Rejection | None:
@@ -241,6 +248,7 @@ class _Placer:
     roster: HostStateCache = field(init=False)
     plugins: SchedulerPlugins = field(init=False)
     _extras: dict[frozenset[str], _Extra] = field(default_factory=dict)
+    _effort: SearchEffort | None = field(default_factory=SearchEffort)  # None: each host has its own
 
     def __post_init__(self) -> None:
         self.index, self.used, self.rooms = self.snapshot.devices, self.snapshot.usage, self.snapshot.node_infos
@@ -289,13 +297,17 @@ class _Placer:
         possible = prioritized_list.possible(self.index, self.demands, rows)
         enough = 1 if self._flavored and not self.plugins.scorers else LOOKED_AT
         best_offer = 0
-        for row in sorted(rows, key=lambda row: -possible[row]) if possible else rows:
+        for row in self._from_where_it_ended(sorted(rows, key=lambda row: -possible[row]) if possible else rows):
             if len(found) >= enough and (best_offer >= possible.get(row, 0) or len(found) >= MOST_LOOKED_AT):
                 break
             host = self.index.names[row]
             if self._unfit(host) is not None:
                 continue
             given = self._allocate(host)
+            if self._effort is not None and self._effort.used_up:
+                if not found:
+                    self.snapshot.resume[self.pod["metadata"]["uid"]] = host
+                break
             if not isinstance(given, allocator.Allocated):
                 continue
             devices, node = list(self._given(row, given)), self.index.node(host)
@@ -319,6 +331,12 @@ class _Placer:
         wanted = [*self.wanted, *([more.claim] if more else ())]
         return Placement(host, tuple(zip(wanted, found[host][1].allocations, strict=True)), why, more.mappings if more else ())
 
+    def _from_where_it_ended(self, rows: Sequence[int]) -> Sequence[int]:
+        """The rows without those that an earlier attempt, which took too long, looked at in vain."""
+        host = self.snapshot.resume.pop(self.pod["metadata"].get("uid", ""), None)
+        place = next((place for place, row in enumerate(rows) if self.index.names[row] == host), 0)
+        return rows[place:]
+
     @property
     def _flavored(self) -> bool:
         return any(ask is not None for ask in self.flavors)
@@ -334,6 +352,7 @@ class _Placer:
         return sorted(every, key=lambda row: (roster.host(site(row), self.index.page(names[row])).free, names[row]))
 
     def waiting(self, every_host: bool) -> Waiting:
+        self._effort = None if every_host else SearchEffort(EXPLAIN_EFFORT)
         names, matching = self.index.names, self.index.matching(self.demands)
         named = self._named_rows(matching)
         could = set(self.index.candidates(self.demands)) if every_host else set()
@@ -403,7 +422,7 @@ class _Placer:
             return allocator.allocate(
                 [one.claim for one in demands], node=self.index.node(host), pools=self.index.pools,
                 classes=self.snapshot.device_class, held=self.index.held, features=self.index.features,
-                demands=demands, share_id=self.snapshot.share_id, now=self.snapshot.now)
+                demands=demands, share_id=self.snapshot.share_id, now=self.snapshot.now, effort=self._effort)
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
             return HostRejection(
                 (error.rejection or Rejection.of(RejectionCode.CLAIM_INVALID, message=error.message),),

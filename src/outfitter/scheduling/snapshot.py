@@ -45,6 +45,7 @@ class SchedulingSnapshot:
     plugins: SchedulerPlugins = NO_PLUGINS
     policy: Policy = "pack"
     now: datetime | None = None  # None: no host is excluded for a time, and no toleration ends
+    resume: dict[str, str] = field(default_factory=dict)  # uid of a pod -> the host at which its last search took too long
     share_id: Callable[[], str] = allocator.anything  # names what a claim gets of a device that is shared
 
     @property

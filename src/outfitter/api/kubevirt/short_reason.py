@@ -62,6 +62,7 @@ CODES: Mapping[Code, str] = {
     Code.COUNTER_EXHAUSTED: "a shared counter is used up",
     Code.NO_COMBINATION: "no choice serves all requests",
     Code.SEARCH_LIMIT: "the search was given up",
+    Code.SELECTOR_BUDGET: "its selectors cost too much",
     Code.SELECTOR_FALSE: "a selector does not match",
     Code.SELECTOR_ERROR: "a selector has an error",
     Code.ALIAS_MISMATCH: "no device is of the alias",

@@ -21,7 +21,7 @@ from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, Classes, CompiledClaim, Object, compile_claim
 from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
-from outfitter.scheduling.dra.search import EFFORT, Pick, Search
+from outfitter.scheduling.dra.search import Pick, Search, SearchEffort
 from outfitter.scheduling.explain import rejections
 from outfitter.scheduling.filter import node_affinity
 
@@ -72,15 +72,15 @@ def anything() -> str:
 
 def allocate(
     claims: Sequence[Object], *, node: Object, pools: PoolSet, classes: Classes, held: AllocatedDevices, features: Features,
-    share_id: Callable[[], str] = anything, effort: int = EFFORT, demands: Sequence[CompiledClaim] | None = None,
+    share_id: Callable[[], str] = anything, effort: SearchEffort | None = None, demands: Sequence[CompiledClaim] | None = None,
     now: datetime | None = None,
 ) -> Allocated | AllocationRejection:
-    """All claims, or none. `effort` is how many combinations may be looked at. `demands`: the claims, compiled already.
-    `now`: a taint whose toleration has expired rejects a device; without it time does not count."""
+    """All claims, or none. `effort` is how many combinations may be looked at, here and on other nodes. `demands`: the claims,
+    compiled already. `now`: a taint whose toleration has expired rejects a device; without it time does not count."""
     site = pools.at(node, features)
     if demands is None:
         demands = [compile_claim(claim, classes, features) for claim in claims]
-    search = Search(site, demands, held, features, now, effort=effort)
+    search = Search(site, demands, held, features, now, effort=effort or SearchEffort())
     picks = search.run()
     if picks is None:
         return AllocationRejection(search)

@@ -95,8 +95,9 @@ def derived(site: NodeDevices, selector: cel.Selector, lists: bool) -> Table:
 def _all_computed(site: NodeDevices, selector: cel.Selector, lists: bool) -> Iterator[frozenset[Value] | SelectorError | None]:
     """Once for all devices that are alike in what is read of them."""
     columns = site.reading(selector.reads) if site.readable else ()
+    meter = site.contents.remembered(("derived cost", selector.text), lambda: cel.CostMeter(selector_cache.BUDGET))
     for index, device in enumerate(site.devices):
-        compute = functools.partial(_computed, selector, device, lists)
+        compute = functools.partial(_computed, selector, device, lists, meter)
         key = ("derived", selector.text, lists, *(column.values[index] for column in columns))
         yield site.contents.remembered(key, compute) if site.readable else compute()
 
@@ -112,13 +113,20 @@ def _value(raw: Mapping[str, Any] | None, lists: bool) -> frozenset[Value] | Non
     return None if lists else frozenset([_ALIEN])
 
 
-def _computed(selector: cel.Selector, device: PublishedDevice, lists: bool) -> frozenset[Value] | SelectorError | None:
+def _computed(
+    selector: cel.Selector, device: PublishedDevice, lists: bool, meter: cel.CostMeter
+) -> frozenset[Value] | SelectorError | None:
+    """Unsatisfiable when the expression cost too much on all devices together."""
+    if meter.left < 0:
+        raise selector_cache.over_budget()
     subject = device.cel
     if isinstance(subject, SelectorError):
         return subject
     try:
-        result = selector.value(subject)
+        result = selector.value(subject, meter)
     except EvaluationError as error:
+        if meter.left < 0:
+            raise selector_cache.over_budget() from error
         return SelectorError(f"CEL runtime error: {error.message}")
     out = [_typed(member) for member in (result if isinstance(result, list) else [result])]
     if None in out:

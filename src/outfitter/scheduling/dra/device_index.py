@@ -16,8 +16,9 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import LEDGER_PAGE, Kind, Object
 from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Holder, Limits, Page, is_pool_page, pool_page
 from outfitter.api.rejection import Rejection
+from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra import constraints
+from outfitter.scheduling.dra import constraints, selector_cache
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.attested_slices import AttestedSlices
 from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, CompiledClaim
@@ -291,6 +292,26 @@ class DeviceIndex:
                     rows = [row for row in rows if row in fits]
         return list(rows)
 
+    def check_selector_cost(self, demands: Sequence[CompiledClaim]) -> None:
+        """Unsatisfiable when the selectors of claims cost too much on all devices together."""
+        self._refresh()
+        costs: dict[tuple[str, ...], int] = {}
+        asks = [(demand, ask) for demand in demands for request in demand.requests for ask in request]
+        for demand, ask in asks:
+            if ask.selectors in costs:
+                continue
+            question = self._pools.contents.question(ask.selectors)
+            question.others = sum(costs.values())
+            try:
+                self._column(ask.selectors)
+            except Unsatisfiable as error:
+                raise selector_cache.over_budget(f"{demand.title}, request {ask.name}") from error
+            finally:
+                question.others = 0
+            costs[ask.selectors] = question.spent
+            if sum(costs.values()) > selector_cache.BUDGET:
+                raise selector_cache.over_budget(f"{demand.title}, request {ask.name}")
+
     def matching(self, demands: Sequence[CompiledClaim]) -> list[int]:
         """The rows with enough devices of the kind for each request by itself, free or held."""
         self._refresh()
@@ -404,6 +425,8 @@ class DeviceIndex:
         if self._ruled:  # every device may have other taints
             self._pools = PoolSet(self._slices.values(), [self._rules[name] for name in sorted(self._rules)])
             self._ruled, self._changed, everywhere = False, {}, True
+        if self._changed:
+            self._pools.contents.slices_changed()
         for name, before in self._changed.items():
             nodes = self._pools.change(before, self._slices.get(name))
             everywhere |= nodes is None
@@ -456,8 +479,16 @@ class DeviceIndex:
         self._sites[row] = site
         self._coarse += _is_coarse(site) - _is_coarse(old)
         self._shared += bool(site.shared) - bool(old.shared)
-        for selectors, column in self._masks.items():
-            column.put(row, site.fits(selectors), old.fits(selectors))
+        for selectors in list(self._masks):
+            try:
+                costly = self._pools.contents.question(selectors).spent > selector_cache.COSTLY
+                now = None if costly else site.fits(selectors)
+            except Unsatisfiable:
+                now = None
+            if now is None:
+                del self._masks[selectors]  # asked of all devices again when a claim needs it
+            else:
+                self._masks[selectors].put(row, now, old.fits(selectors))
         for attribute, groups in self._groups.items():
             groups[row] = self._by_value(site, attribute)
 

@@ -36,7 +36,22 @@ class Pick(NamedTuple):
     share: Mapping[str, Quantity] | None  # None: the whole device
 
 
-EFFORT = 200_000  # points after which a search gives up: some seconds. What a host really holds needs some hundreds
+# After how much work a search gives up on a host, and for a pod in one attempt. A point is 2, and 1 more for each constraint of
+# a request: some microseconds each. What a host really holds needs some hundred points.
+EFFORT, POD_EFFORT, EXPLAIN_EFFORT = 30_000, 40_000, 10_000  # the last for the reason of a pod that waits
+
+
+@dataclass(slots=True)
+class SearchEffort:
+    """How much work may still be done, on all hosts."""
+
+    left: int = POD_EFFORT
+
+    @property
+    def used_up(self) -> bool:
+        return self.left < 0
+
+
 Picks = tuple[Pick, "Picks | None"]
 
 
@@ -87,7 +102,8 @@ class Search:
     careful: bool = False  # an error can be met on the way: counting must not hide it
     strict: bool = False  # and it depends on which of several like devices is tried
     admins: bool = False
-    effort: int = EFFORT
+    effort: SearchEffort = field(default_factory=SearchEffort)
+    weight: int = 2  # work of one point
     tried: int = 0  # points that were looked at
     _likeness: DeviceEquivalence | None = None
     _failed: set[object] = field(default_factory=set)
@@ -105,6 +121,7 @@ class Search:
             self.counters = SharedCounters(self.site, self.held.touches, groups=self.features.compatibility_groups)
         self.steps = CandidateSet(self.site, self.demands, self.held, self.features, self.blocked, self.now).steps()
         wants = [want for step in self.steps for want in step.wants]
+        self.weight += sum(len(want.tables) for want in wants)
         self.strict = any(want.ask.everything and want.tables for want in wants)
         self.careful = self.strict or any(want.bad for want in wants)
         self.admins = any(want.ask.admin for want in wants)
@@ -131,10 +148,11 @@ class Search:
                 continue
             frame.tried += 1
             self.tried += 1
-            if self.tried > self.effort:
+            self.effort.left -= self.weight
+            if self.tried * self.weight > EFFORT or self.effort.used_up:
                 titles = ", ".join(demand.title for demand in self.demands)
                 raise rejection_text.error(Unsatisfiable, Rejection.of(
-                    RejectionCode.SEARCH_LIMIT, where=titles, node=self.site.name, attempts=self.effort))
+                    RejectionCode.SEARCH_LIMIT, where=titles, node=self.site.name, attempts=self.tried - 1))
             if isinstance(found, _Dead):
                 frame.large += found is _Dead.LARGE
             elif found.at == len(self.steps):

@@ -12,8 +12,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outfitter import cel
+from outfitter.api import rejection_text
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.cel.field_usage import Read
-from outfitter.errors import EvaluationError, Invalid
+from outfitter.errors import EvaluationError, Invalid, Unsatisfiable
 
 if TYPE_CHECKING:
     from outfitter.scheduling.dra.slices import PublishedDevice
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 NOTHING: Mapping[Any, Any] = {}
 QUESTIONS = 256  # that are remembered: claims are of few kinds
 ANSWERS = 1 << 16  # to each of them, before all are forgotten
+BUDGET = 400_000  # what the selectors of a pod may cost on all devices together, in Kubernetes' units: about 200 ms
+COSTLY = 10_000  # a question that cost more is not asked again before it has to be
 Source = Callable[[Iterable["PublishedDevice"]], list[Hashable]]
 
 
@@ -71,6 +75,8 @@ class SelectorQuery:
         self.reads = tuple(sorted({read for text in selectors for read in _reads(text)}, key=repr))
         self._by_device: dict[tuple[Hashable, ...], SelectorResult] = {}
         self._by_columns: dict[tuple[int | DeviceColumn, ...], SelectorMatch] = {}
+        self.spent = 0  # what its results cost
+        self.others = 0  # what other questions of the same pod cost
 
     def ask(self, devices: Sequence[PublishedDevice], columns: tuple[DeviceColumn, ...]) -> SelectorMatch:
         """Of the devices of a host, all of which can be read; columns are of `reads`."""
@@ -93,11 +99,12 @@ class SelectorQuery:
         if known is None:
             if len(self._by_device) >= ANSWERS:
                 self._by_device.clear()
+                self.spent = 0
             known = self._by_device[key] = self.directly(device)
         return known
 
     def directly(self, device: PublishedDevice) -> SelectorResult:
-        """Asked of the device itself."""
+        """Asked of the device itself. Unsatisfiable when the question cost too much."""
         subject: cel.CelDevice | SelectorError | None = None
         for position, text in enumerate(self._selectors):
             selector = compiled(text)
@@ -106,12 +113,26 @@ class SelectorQuery:
             subject = subject or device.cel
             if isinstance(subject, SelectorError):
                 return SelectorResult(False, position, subject.why)
+            left = BUDGET - self.spent - self.others
+            if left < 0:
+                raise over_budget()
+            meter = cel.CostMeter(left)
             try:
-                if not selector.matches(subject):
-                    return SelectorResult(False)
-            except EvaluationError as error:
+                matches, error = selector.matches(subject, meter), None
+            except EvaluationError as failed:
+                matches, error = False, failed
+            self.spent += left - meter.left
+            if meter.left < 0:
+                raise over_budget()
+            if error is not None:
                 return SelectorResult(False, position, f"CEL runtime error: {error.message}", error.missing)
+            if not matches:
+                return SelectorResult(False)
         return SelectorResult(True)
+
+
+def over_budget(where: str = "") -> Unsatisfiable:
+    return rejection_text.error(Unsatisfiable, Rejection.of(RejectionCode.SELECTOR_BUDGET, where=where, limit=BUDGET))
 
 
 def _fits(answers: Sequence[SelectorResult]) -> SelectorMatch:
@@ -141,6 +162,10 @@ class SelectorCache:
                 self._questions.clear()
             known = self._questions[selectors] = SelectorQuery(selectors)
         return known
+
+    def slices_changed(self) -> None:
+        """What was too much of the devices that there were need not be too much of those that there are."""
+        self._questions = {selectors: question for selectors, question in self._questions.items() if question.spent <= BUDGET}
 
     def remembered(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What follows from columns alone (they are part of the key), made once for all hosts that have them."""
