@@ -52,6 +52,7 @@ class PlantedProduct:
         self._hosts = scenario.hosts_of("node", 3, 2)
         self._names = IdGenerator(random.Random(1))
         self.product: app.Embedded = self._product()
+        self._originals: dict[tuple[Kind, str, str], Object] = {}
 
     def _product(self) -> app.Embedded:
         return app.Embedded(self.store, self._hosts, clock=self.clock, config=Config())
@@ -70,11 +71,19 @@ class PlantedProduct:
     async def plant(self, kind: Kind, obj: Object) -> None:
         """The object as it is given, with a new resourceVersion."""
         meta = obj["metadata"]
+        place = kind, meta.get("namespace", ""), meta["name"]
+        self._originals.setdefault(place, await self.store.get(kind, meta["name"], meta.get("namespace", "")))
         self.rules.planted = obj
         try:
             await self.store.patch(kind, meta["name"], {}, meta.get("namespace", ""))
         finally:
             self.rules.planted = None
+
+    def original(self, kind: Kind, obj: Object) -> Object:
+        """An object as it was before it was planted in, to be written whatever it is now."""
+        meta = obj["metadata"]
+        whole = self._originals[kind, meta.get("namespace", ""), meta["name"]]
+        return {**whole, "metadata": {field: value for field, value in whole["metadata"].items() if field != "resourceVersion"}}
 
     async def targets(self) -> list[tuple[Kind, Object]]:
         """All that is planted in: of every kind, and nothing that the other VM needs."""
@@ -147,7 +156,10 @@ def paths(kind: Kind, obj: Object) -> list[Path]:
     """All fields of an object, and those that it could have."""
     found = dict.fromkeys([*_there(obj, ()), *_shaped({"metadata": schema.METADATA, **schema.SHAPES.get(kind.kind, {})}, ()),
                            *_known(known_fields.tree(kind, kind.version), ())])
-    return [path for path in found if path and path not in [("metadata",), *(("metadata", name) for name in IDENTITY)]]
+    kept = [("metadata",), *(("metadata", name) for name in IDENTITY)]
+    if kind == kinds.LEDGER_PAGE:
+        kept.append(("metadata", "deletionTimestamp"))  # without a finalizer that deletes it, and with it what is held
+    return [path for path in found if path and path not in kept]
 
 
 def _items(value: Any) -> Iterable[tuple[str | int, Any]]:

@@ -76,6 +76,13 @@ async def answers(planted: PlantedProduct, objects: Iterable[tuple[Kind, Object]
         for query in ({}, {"labelSelector": "a=b"}):
             reply = await client.call("GET", path, accept=asgi.TABLE, query=query)
             assert reply.status == 200, reply.data
+    for kind, obj in objects:
+        meta = obj["metadata"]
+        place = f"/namespaces/{meta['namespace']}" if kind.namespaced else ""
+        path = f"/{'apis' if kind.group else 'api'}/{kind.api_version}{place}/{kind.plural}/{meta['name']}"
+        for method, body in (("GET", None), ("DELETE", None), ("PUT", planted.original(kind, obj))):
+            reply = await client.call(method, path, body, query={} if body is None and method == "GET" else {"dryRun": "All"})
+            assert reply.status < 500, (method, reply.data)
     assert planted.product.metrics.text()
 
 
@@ -135,7 +142,18 @@ def test_arbitrary_json_in_any_field_for_long(seed: int) -> None:
 # -- slices
 
 
+def selector(requirement: Any) -> Object:
+    return {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
+
+
 SLICES: dict[str, tuple[str, Object]] = {
+    "a node selector that is text": ("spec.nodeSelector", {"nodeSelector": "0"}),
+    "a node selector with a key that is an object": (
+        "spec.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].key",
+        {"nodeSelector": selector({"key": {}, "operator": "Exists"})}),
+    "a node selector with an operator that is none": (
+        "spec.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].operator",
+        {"nodeSelector": selector({"key": "a", "operator": "Like"})}),
     "a device with capacity that is no amount": (
         "spec.devices[0].capacity[memory].value", {"allNodes": True, "devices": [
             {"name": "a", "capacity": {"memory": {"value": {}}}}]}),

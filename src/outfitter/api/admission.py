@@ -87,8 +87,9 @@ def _default(obj: Object, field: str, value: Any) -> None:
 
 
 def _within(obj: Object, field: str) -> Object:
-    """The object in a field, created where it is absent."""
-    _default(obj, field, {})
+    """The object in a field, created where there is none."""
+    if not isinstance(obj.get(field), dict):
+        obj[field] = {}
     inner: Object = obj[field]
     return inner
 
@@ -173,20 +174,23 @@ class AdmissionRules:
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
         """Seconds until a deleted object is removed. A pod on a node waits for its agent; one without a node or in a final
         phase is removed at once."""
-        if kind != kinds.POD or not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in vm.FINAL:
+        spec, status = _object_in(obj, "spec"), _object_in(obj, "status")
+        if kind != kinds.POD or not spec.get("nodeName") or status.get("phase") in vm.FINAL:
             return 0
-        seconds = obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE) if asked is None else asked
-        return int(seconds) if seconds >= 0 else 1  # as Kubernetes treats a negative value
+        seconds = spec.get("terminationGracePeriodSeconds", POD_GRACE) if asked is None else asked
+        if type(seconds) is not int:
+            return POD_GRACE
+        return seconds if seconds >= 0 else 1  # as Kubernetes treats a negative value
 
     def blocks_deletion(self, kind: Kind, obj: Object) -> bool:
-        return kind == kinds.NAMESPACE and bool((obj.get("spec") or {}).get("finalizers"))
+        return kind == kinds.NAMESPACE and bool(_object_in(obj, "spec").get("finalizers"))
 
     def _delete(self, change: WriteRequest) -> Object:
         if change.kind == kinds.NAMESPACE:
             name = change.new["metadata"]["name"]
             if name in UNDELETABLE:
                 raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
-            change.new.setdefault("status", {})["phase"] = "Terminating"
+            change.new["status"] = {**_object_in(change.new, "status"), "phase": "Terminating"}
         if change.kind == kinds.LEDGER_PAGE and _by_user(change):
             name = change.new["metadata"]["name"]
             pages.deletable(change.new, host_known=is_pool_page(name) or change.look(kinds.NODE, "", name) is not None)
@@ -240,6 +244,12 @@ class AdmissionRules:
             return
         for warning in itertools.islice(WARNINGS[change.kind](change.new, _settings(change), change.look), MAX_CAUSES):
             change.by.warn(warning)
+
+
+def _object_in(obj: Object, field: str) -> Object:
+    """The object in a field of a stored object; empty where that is none: such an object can still be deleted."""
+    found = obj.get(field)
+    return found if isinstance(found, dict) else {}
 
 
 def _checked_part(change: WriteRequest) -> Object:

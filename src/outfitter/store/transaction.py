@@ -169,8 +169,8 @@ class Transaction:
         was, meta = old["metadata"], new.setdefault("metadata", {})
         if not isinstance(meta, dict):
             raise BadRequest(f'{kind.resource} "{record.key[1]}": metadata: must be an object, not {type(meta).__name__}')
-        new.setdefault("apiVersion", old["apiVersion"])
-        new.setdefault("kind", old["kind"])
+        new.setdefault("apiVersion", kind.api_version)
+        new.setdefault("kind", kind.kind)
         if meta.get("resourceVersion") and meta["resourceVersion"] != was["resourceVersion"]:
             raise stale(kind, record.key[1])
         if meta.get("uid") and meta["uid"] != was["uid"]:

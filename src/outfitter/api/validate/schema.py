@@ -134,9 +134,11 @@ SHAPES: Mapping[str, Shape] = {
         "allocation": {"devices": {"results": [RESULT]}}, "reservedFor": [{"resource": str, "name!": str, "uid!": str}]}},
     "ResourceClaimTemplate": {"spec": TEMPLATE},
     "ResourceSlice": {"spec!": {"driver!": str, "nodeName": str, "allNodes": bool,
+                                "nodeSelector": node_placement.NODE_SELECTOR, "perDeviceNodeSelection": bool,
                                 "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
                                 "sharedCounters": [{"name!": str, "counters!": {"*": {}}}],
-                                "devices": [{"name!": str, "attributes": dict, "capacity": dict,
+                                "devices": [{"name!": str, "attributes": dict, "capacity": dict, "nodeName": str,
+                                             "allNodes": bool, "nodeSelector": node_placement.NODE_SELECTOR,
                                              "taints": [{"key!": str, "effect": str}],
                                              "consumesCounters": [{"counterSet!": str, "counters!": {"*": {}}}]}]}},
     "VirtualMachineInstance": {
