@@ -477,7 +477,7 @@ class _Placer:
                 unlike.append(bounds.nothing_like(request, there[0].devices))
             elif len(request) == 1 and there[0].free is not None and there[0].free < request[0].count:
                 unfree += request[0].count - there[0].free
-                short = short or bounds.too_few(request[0], there[0].match, there[0].free)
+                short = short or bounds.too_few(request[0], there[0].match, there[0].free, there[0].rules)
         counted = tuple(unlike) or ((short,) if short is not None else ())
         if not counted:
             return None

@@ -409,7 +409,7 @@ RULES = {
 
 @pytest.mark.parametrize(("selector", "given"), RULES.values(), ids=RULES.keys())
 def test_a_rule_taints_the_devices_that_it_selects(selector: Object | None, given: str | None) -> None:
-    rules = [{"spec": {"deviceSelector": selector, "taint": TAINT}}]
+    rules = [{"metadata": {"name": "rule"}, "spec": {"deviceSelector": selector, "taint": TAINT}}]
     found = names(answer(published(device("a"), device("b")), claim(ask()), rules=rules))
     assert found == ([[given]] if given else None)
     tolerant = claim(ask(tolerations=[{"key": "k", "operator": "Exists"}]))

@@ -8,7 +8,7 @@ from typing import Any
 from outfitter.api.page import Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.explain import summary
+from outfitter.scheduling.explain import grouping, summary
 from outfitter.scheduling.scheduler import HostRejection, Waiting
 from tests import golden
 from tests.rejected import Code, no
@@ -94,3 +94,15 @@ def test_the_message_of_each_code_names_its_hosts() -> None:
     assert list(found) == [Code.ASSIGNED_DEVICE_ELSEWHERE, Code.NODE_CORDONED, Code.TOO_FEW_FREE]
     assert all(name in found[Code.NODE_CORDONED] for name in ("n0", "n1", "n2"))
     assert "n3" not in found[Code.NODE_CORDONED]
+
+
+def test_many_hosts_are_told_apart_by_the_rule_that_keeps_their_devices_back() -> None:
+    names = [f"n{number}" for number in range(40)]
+    found = placed(pod("c"), [claim("c")], DeviceIndex.of(
+        [part(name, dev(f"{name}-vf", **VF)) for name in names], [page(name, (f"{name}-vf", "train")) for name in names[:20]],
+        [node(name) for name in names], rules=[rule("maintenance")]), every_host=True)  # type: ignore[list-item]
+    assert isinstance(found, Waiting)
+    held, tainted = grouping.groups(found.hosts)
+    assert [len(held.hosts), len(tainted.hosts)] == [20, 20]
+    assert "rules" not in held.nearest.rejections[0].detail
+    assert tainted.nearest.rejections[0]["rules"] == ("maintenance",)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra.constraints import State, Table
+from outfitter.scheduling.filter import taints
 
 if TYPE_CHECKING:
     from outfitter.scheduling.dra.candidates import RequestCandidates, RequestStep
@@ -24,7 +25,7 @@ def why_not(search: Search, point: Point) -> tuple[Rejection, ...]:
         having = [(want, want.ready if want.ask.admin else want.ready & ~point.used) for want in step.wants]
         possible = [(want, mask) for want, mask in having if _enough(want, mask)]
         if not possible:
-            return _short(having, len(search.site.devices))
+            return _short(search, having)
         options.append((step, possible, min(want.need for want, _ in possible)))
     if len(options) > 1 and (crowded := _crowded(search, options)):
         return (crowded,)
@@ -50,10 +51,17 @@ def _enough(want: RequestCandidates, mask: int) -> bool:
     return mask.bit_count() >= want.need
 
 
-def _short(having: Sequence[tuple[RequestCandidates, int]], count: int) -> tuple[Rejection, ...]:
+def _short(search: Search, having: Sequence[tuple[RequestCandidates, int]]) -> tuple[Rejection, ...]:
     if not any(want.fit for want, _ in having):
-        return (nothing_like([want.ask for want, _ in having], count),)
-    return tuple(too_few(want.ask, want.fit.bit_count(), mask.bit_count()) for want, mask in having)
+        return (nothing_like([want.ask for want, _ in having], len(search.site.devices)),)
+    return tuple(too_few(want.ask, want.fit.bit_count(), mask.bit_count(), _rules(search, want)) for want, mask in having)
+
+
+def _rules(search: Search, want: RequestCandidates) -> tuple[str, ...]:
+    """The DeviceTaintRules that keep devices back which match and are not held."""
+    kept = want.fit & ~search.blocked if search.features.device_taints else 0
+    return taints.rules(taints.untolerated_taint(search.site.devices[index].taints, want.ask.tolerations, search.now)
+                        for index in search.site.tainted if kept >> index & 1)
 
 
 def nothing_like(asks: Sequence[ClaimDeviceRequest], count: int) -> Rejection:
@@ -62,9 +70,11 @@ def nothing_like(asks: Sequence[ClaimDeviceRequest], count: int) -> Rejection:
     return Rejection.of(RejectionCode.NO_MATCH, devices=count, alternatives=wanted)
 
 
-def too_few(ask: ClaimDeviceRequest, match: int, free: int) -> Rejection:
+def too_few(ask: ClaimDeviceRequest, match: int, free: int, rules: tuple[str, ...] = ()) -> Rejection:
+    """`rules`: the DeviceTaintRules that keep others back; hosts are told apart by them."""
     wanted = {"all": True} if ask.everything else {"wanted": ask.count}
-    return Rejection(RejectionCode.TOO_FEW_FREE, detail={**ask.named, **wanted, "match": match, "free": free})
+    ruled = {"rules": rules} if rules else {}
+    return Rejection(RejectionCode.TOO_FEW_FREE, detail={**ask.named, **wanted, "match": match, "free": free, **ruled})
 
 
 def _crowded(search: Search, options: Options) -> Rejection | None:

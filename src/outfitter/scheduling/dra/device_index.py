@@ -26,6 +26,7 @@ from outfitter.scheduling.dra.constraints import Constraint
 from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
 from outfitter.scheduling.dra.selector_cache import SelectorCache, SelectorMatch
 from outfitter.scheduling.dra.slices import PublishedDevice, quantity_text
+from outfitter.scheduling.filter import taints
 from outfitter.scheduling.filter.taints import RECORDED_ON_PAGE, untolerated_taint
 
 FEATURES = Features.of({})
@@ -38,6 +39,7 @@ class Count(NamedTuple):
     devices: int
     match: int
     free: int | None  # of those that match; None: counting does not tell
+    rules: tuple[str, ...] = ()  # DeviceTaintRules that keep others of them back
 
 
 class DeviceIndex:
@@ -329,7 +331,11 @@ class DeviceIndex:
         mask = self._column(ask.selectors).masks[row]
         plain = not (ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.constraints
                      or site.counted or site.shared or site.binding or site.lazy)
-        return Count(len(site.devices), mask.bit_count(), (mask & self._free[row]).bit_count() if plain else None)
+        if not plain:
+            return Count(len(site.devices), mask.bit_count(), None)
+        kept = mask & self._bare[row] & ~self._free[row]
+        rules = taints.rules(untolerated_taint(site.devices[place].taints, ()) for place in site.tainted if kept >> place & 1)
+        return Count(len(site.devices), mask.bit_count(), (mask & self._free[row]).bit_count(), rules)
 
     def counted(self, demands: Sequence[CompiledClaim]) -> bool:
         """Whether counting alone is the answer: one request of like kind, and nothing that only a search can tell."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,8 +31,13 @@ def ruled(rules: Sequence[Mapping[str, Any]], driver: str, pool: str, device: st
 
 def detail(taints: Sequence[Taint]) -> dict[str, Any]:
     """The taints as details of a rejection: their text, and the DeviceTaintRules that put them on the device."""
-    rules = tuple(dict.fromkeys(str(taint[RULE]) for taint in taints if RULE in taint))
-    return {"taint": ", ".join(map(text, taints)), **({"rules": rules} if rules else {})}
+    names = rules(taints)
+    return {"taint": ", ".join(map(text, taints)), **({"rules": names} if names else {})}
+
+
+def rules(untolerated: Iterable[Taint | None]) -> tuple[str, ...]:
+    """The DeviceTaintRules among what keeps devices back."""
+    return tuple(sorted({str(taint[RULE]) for taint in untolerated if taint is not None and RULE in taint}))
 
 
 def text(taint: Taint) -> str:

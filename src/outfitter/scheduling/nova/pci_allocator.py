@@ -267,10 +267,12 @@ def _any_matches(host: HostState, request: AliasRequest) -> bool:
 
 
 def _too_few(host: HostState, request: AliasRequest, free: int) -> PciRejection:
-    match = sum(matches(host, request, device) for device in host.devices)
-    if match:
-        return PciRejection(Rejection.of(RejectionCode.TOO_FEW_FREE, alias=request.alias, wanted=request.count, match=match,
-                                         free=free))
+    like = [device for device in host.devices if matches(host, request, device)]
+    if like:
+        short = Rejection.of(RejectionCode.TOO_FEW_FREE, alias=request.alias, wanted=request.count, match=len(like), free=free)
+        rules = sorted({rule for device in like if device.blocked is not None
+                        for rule in device.blocked.detail.get("rules") or ()})
+        return PciRejection(short.with_detail(rules=tuple(rules)) if rules else short)
     if host.devices:
         return PciRejection(Rejection.of(RejectionCode.NO_MATCH, devices=len(host.devices), alias=request.alias))
     return PciRejection(Rejection(RejectionCode.NO_DEVICES))
