@@ -208,6 +208,7 @@ class Embedded(Product):
         ]
         # On a disk most of a worker's time is waiting until something is safe: many who wait share one transaction.
         super().__init__(store, hosts, controllers, context, workers=16 if isinstance(store, SQLite) else 4)
+        context.informer(kinds.NODE).on_change(self.host_audit.node_changed)  # in a cluster the kubelet creates it again
         self.store, self._config = store, config
         self.api = ApiServer(store, metrics=self.metrics.text)
         self.server: Server | None = None

@@ -84,7 +84,8 @@ def test_what_is_written_is_admitted() -> None:
     read = page(replace(share(ONE, "a", memory="4Gi"), prepared=NOW), counting(TWO, "b", slices="1"),
                 booking(TWO, "c", resources={"VCPU": 2}),
                 **{state: [record(ONE, origin="placement")] for state in OUT_OF_SERVICE_STATES})
-    assert admission.AdmissionRules().admit(WriteRequest("create", kinds.LEDGER_PAGE, read.object, None)) == read.object
+    assert admission.AdmissionRules().admit(
+        WriteRequest("update", kinds.LEDGER_PAGE, read.object, read.object)) == read.object
 
 
 UNREADABLE: dict[str, tuple[Object, str, str]] = {

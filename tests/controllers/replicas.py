@@ -510,6 +510,33 @@ class ReplicaScenario:
             await self.tell(host, True)
         await self.rest()
 
+    async def edit(self, page: str, how: str, which: int) -> None:
+        """A user edits a page by hand."""
+        def work(transaction: Transaction) -> None:
+            if how == "delete":
+                transaction.delete(kinds.LEDGER_PAGE, page)
+                return
+            obj = transaction.require(kinds.LEDGER_PAGE, page, "").object()
+            bookings = obj["spec"].get("bookings") or []
+            one = bookings[which % len(bookings)] if bookings else {}
+            if how == "remove" and bookings:
+                bookings.remove(one)
+            elif how == "empty":
+                bookings.clear()
+            elif how in ("booked", "prepared", "released"):
+                one["state"] = how
+            elif how == "hardware":
+                one["hardware"] = []
+            elif how in ("second", "second prepared") and bookings:
+                claims = sorted(self.books.all(kinds.RESOURCE_CLAIM), key=lambda claim: str(claim["metadata"]["name"]))
+                for claim in claims[which % len(claims):][:1] if claims else ():
+                    holder = {"kind": "ResourceClaim", **{key: claim["metadata"][key] for key in ("namespace", "name", "uid")}}
+                    bookings.append({**one, "holder": holder, "state": how.removeprefix("second").strip() or "booked"})
+            transaction.replace(kinds.LEDGER_PAGE, obj)
+
+        with contextlib.suppress(OutfitterError):
+            await self.backend.write(work, by=write_request.Writer("admin"))
+
     async def cordon(self, host: str, yes: bool) -> None:
         with contextlib.suppress(NotFound):
             await self.backend.patch(kinds.NODE, host, {"spec": {"unschedulable": yes or None}})

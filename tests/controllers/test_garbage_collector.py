@@ -147,10 +147,10 @@ async def test_an_owner_that_was_made_again_is_another() -> None:
 async def test_owners_of_unknown_kinds_and_places_are_left_alone() -> None:
     async with yard() as here:
         await here.make("child", {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "uid": "u"}})
-        await here.make("page", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "root", "uid": "u"}},
-                        kind=kinds.LEDGER_PAGE)
+        await here.make("class", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "root", "uid": "u"}},
+                        kind=kinds.DEVICE_CLASS)
         assert await here.names() == ["child"]
-        assert await here.names(kinds.LEDGER_PAGE, "") == ["page"]
+        assert await here.names(kinds.DEVICE_CLASS, "") == ["class"]
 
 
 async def test_a_cluster_wide_owner_of_something_in_a_namespace() -> None:

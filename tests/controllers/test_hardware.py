@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outfitter import app
-from outfitter.api import admission, conditions, kinds, rejection_conditions
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import hardware_of
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import failed_launches
@@ -33,6 +33,7 @@ from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests.controllers import scenario
 from tests.controllers.scenario import Scene, embedded
+from tests.ledger.unchecked_pages import UncheckedPages
 
 OTHER = "other.example.com"  # a driver that publishes what is ours
 VF = "0000:3b:01.0"  # of the host of a scene
@@ -322,7 +323,7 @@ class ClusterScene(Scene):
         caches = self.store.watch_cache
         await settle(lambda kind: caches(kind).revision, self.product.context, [self.product.runner])
 
-    async def allocated(self, name: str, *devices: tuple[str, str, str]) -> None:
+    async def allocated(self, name: str, *devices: tuple[str, str, str], **more: Any) -> None:
         """A VM, its claim with these devices, and its pod on the host."""
         await self.create(kinds.RESOURCE_CLAIM, name, self.claim_spec(*(f"it-{number}" for number in range(len(devices)))))
         await self.machine(name, *(scenario.device(f"dev-{number}", f"it-{number}") for number in range(len(devices))),
@@ -330,7 +331,7 @@ class ClusterScene(Scene):
         await self.settle()
         pod = await self.pod(name)
         user = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-        results = [{"request": f"it-{number}", "driver": driver, "pool": pool, "device": device}
+        results = [{"request": f"it-{number}", "driver": driver, "pool": pool, "device": device, **more}
                    for number, (driver, pool, device) in enumerate(devices)]
         await self.store.patch(kinds.RESOURCE_CLAIM, name, {"status": {
             "allocation": {"devices": {"results": results}}, "reservedFor": [user]}}, self.namespace, subresource="status")
@@ -340,7 +341,7 @@ class ClusterScene(Scene):
 @contextlib.asynccontextmanager
 async def cluster_scene(vfs: int) -> AsyncIterator[ClusterScene]:
     clock = ManualClock()
-    store = Memory(clock=clock, names=IdGenerator(random.Random(1)), rules=admission.AdmissionRules())
+    store = Memory(clock=clock, names=IdGenerator(random.Random(1)), rules=UncheckedPages())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
     context = ControllerContext(store, clock=clock, names=store.names)
     product = app.Product(store, scenario.hosts_of("node", vfs),
@@ -386,3 +387,39 @@ async def test_a_cluster_scheduler_that_allocates_both_names_to_one_claim() -> N
         assert "/".join(OURS) in await refused(scene, "blue")
         assert await sources(scene) == []
         assert not any(booking.state == "prepared" for booking in await scene.bookings())
+
+
+async def test_admin_access_in_a_cluster_is_booked_and_holds_nothing() -> None:
+    async with cluster_scene(vfs=1) as scene:
+        await scene.classes()
+        await scene.allocated("blue", OURS, adminAccess=True)
+        await scene.running("blue")
+        [booking] = await scene.bookings()
+        assert (booking.amount, booking.state, booking.counted) == ({"adminAccess": True}, "prepared", False)
+
+
+@pytest.mark.parametrize("how", ["edited", "deleted"])
+async def test_a_page_of_a_cluster_that_loses_a_booking_by_hand_has_it_again(how: str) -> None:
+    """Nothing refuses the edit there; the host knows what its VM has."""
+    async with cluster_scene(vfs=1) as scene:
+        await scene.classes()
+        await scene.allocated("blue", OURS)
+        await scene.running("blue")
+        [before] = await scene.bookings()
+        if how == "deleted":
+            await scene.store.delete(kinds.LEDGER_PAGE, "node-0")
+        else:
+            await scene.store.patch(kinds.LEDGER_PAGE, "node-0", {"spec": {"bookings": []}})
+
+        async def again() -> bool:
+            return any((one.device, one.state) == (before.device, "prepared") for one in await scene.bookings())
+
+        await scene.reach(again, "the host records what it has")
+        await scene.allocated("green", OURS)
+
+        async def waits() -> bool:
+            status = (await scene.pod("green"))["status"]
+            return status.get("reason") == "FailedPrepareDevices" and "held by vmi/blue" in status["message"]
+
+        await scene.reach(waits, "green does not get it")
+        assert await sources(scene) == [VF]

@@ -7,15 +7,18 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.controllers.pod_gc import WHILE
+from outfitter.errors import Forbidden
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
-from tests.controllers.scenario import Scene
+from tests.controllers.scenario import Scene, device
 
 HOSTS = """
 hosts:
@@ -108,13 +111,53 @@ async def test_deleted_vmi_goes_with_its_node_and_its_claim_with_the_page(tmp_pa
         await scene.delete(kinds.VM, there)
         await wait(scene, 3 * WHILE)
         assert await uid(scene, there), "it cannot be known whether it is off"
+        with pytest.raises(Forbidden, match=f"for vmi/{there} .* is prepared.* kubectl delete node node-1"):
+            await scene.store.delete(kinds.LEDGER_PAGE, "node-1")
         await scene.store.delete(kinds.NODE, "node-1")
-        await scene.store.delete(kinds.LEDGER_PAGE, "node-1")
+        with pytest.raises(Forbidden, match=f"for vmi/{there} .* pods of node-1 have not ended"):
+            await scene.store.delete(kinds.LEDGER_PAGE, "node-1")
         await wait(scene, WHILE + 5)
+        await scene.store.delete(kinds.LEDGER_PAGE, "node-1")
+        await wait(scene, 5)
         assert [len(await scene.all(kind)) for kind in (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM)] == [1, 1, 1]
     async with run(tmp_path, clock, 2, 3) as scene:  # the host was not gone after all, and still runs it
         await wait(scene, 5)
         assert len(await scene.domains()) == 1
+
+
+async def own_claims(scene: Scene) -> str:
+    """Two VMs with a claim each that stays with them, each on a host of its own; the one that is on node-1."""
+    await scene.classes()
+    for name in ("blue", "green"):
+        await scene.create(kinds.VM, name, {"runStrategy": "Always", "resourceClaimTemplates": [
+            {"name": "network", "spec": {"spec": scene.claim_spec()}}], "template": {"spec": {
+                "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [device()]}}}}})
+    found = [await scene.running("blue"), await scene.running("green")]
+    [there] = [one["metadata"]["name"] for one in found if one["status"]["nodeName"] == "node-1"]
+    return str(there)
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_what_vms_keep_on_a_host_that_is_gone_for_good(tmp_path: Path, stopped: bool) -> None:
+    """A stopped VM keeps its device until its claim is deleted; with the page of one that ran, its claim loses the device."""
+    clock = ManualClock()
+    async with run(tmp_path, clock, 2, 1) as scene:
+        there = await own_claims(scene)
+        if stopped:
+            await scene.store.patch(kinds.VM, there, {"spec": {"runStrategy": "Halted"}}, "default")
+            await wait(scene, 5)
+    async with run(tmp_path, clock, 1, 2) as scene:
+        await scene.store.delete(kinds.NODE, "node-1")
+        await wait(scene, WHILE + 5)
+        if stopped:
+            with pytest.raises(Forbidden, match=f"vmi/{there} .* is kept.*resourceclaim {there}-network") as why:
+                await scene.store.delete(kinds.LEDGER_PAGE, "node-1")
+            await scene.delete(kinds.RESOURCE_CLAIM, str(why.value).split("resourceclaim ")[1].split()[0])
+            await scene.settle()
+        await scene.store.delete(kinds.LEDGER_PAGE, "node-1")
+        await wait(scene, 5)
+        [kept] = [claim for claim in await scene.all(kinds.RESOURCE_CLAIM) if (claim.get("status") or {}).get("allocation")]
+        assert not kept["metadata"]["name"].startswith(there), "the other one runs on, with its own"
 
 
 async def test_running_host_recreates_its_node_and_keeps_its_vms(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.scheduler import Waiting
+from outfitter.store.base import Create
 from tests.controllers import scenario as scenes
 from tests.controllers.pool_devices import BINDING, FABRIC, GPU, PAGE, held, mapped, pod, publish, rule_of, settled, why
 from tests.controllers.scenario import Scene
@@ -324,6 +325,27 @@ async def test_a_page_that_changed_meanwhile_does_not_sink_the_others(scene: Sce
         assert (await settled(scene, name))["spec"].get("nodeName"), name
     assert raced
     assert len(await held(scene)) == 3
+
+
+async def test_a_device_that_is_withdrawn_meanwhile_is_not_booked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slice changes after the scheduler chose it, and before that is written."""
+    await publish(scene, "x0", "x1")
+    real, chosen = scene.store.commit, list[str]()
+
+    async def racing(writes: Any, **more: Any) -> Any:
+        if not chosen and any(write.kind == kinds.POD for write in writes):
+            chosen[:] = [one.device.device for write in writes if write.kind == kinds.LEDGER_PAGE and isinstance(write, Create)
+                         for one in Page(write.object).bookings]
+            slice_ = await scene.store.get(kinds.RESOURCE_SLICE, "rack")
+            slice_["spec"] |= {"devices": [device for device in slice_["spec"]["devices"] if device["name"] not in chosen]}
+            await scene.store.replace(kinds.RESOURCE_SLICE, slice_)
+        return await real(writes, **more)
+
+    monkeypatch.setattr(scene.store, "commit", racing)
+    await pod(scene, "one", {"fabric": "a"})
+    assert (await settled(scene, "one"))["spec"].get("nodeName")
+    assert chosen == ["x0"]
+    assert await held(scene) == [("x1", "a", "prepared")]
 
 
 async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Scene) -> None:

@@ -210,7 +210,7 @@ async def test_host_with_a_repeated_page_conflict_is_skipped(monkeypatch: pytest
         await scene.template()
         await scene.machine("blue")
         await scene.running("blue")
-        assert asked == ["node-0", "node-0", "node-1"]
+        assert asked == ["node-0", "node-0", "node-1", "node-1"], "the store asks the page again when it is written"
         await scene.machine("green")
         await scene.phase("green", "Scheduling")
         told = await scene.condition("green", "PodScheduled") or {}

@@ -22,6 +22,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.api.page import Page, pool_page
+from outfitter.api.validate import pages
 from outfitter.controllers import claim_deallocation, pod_claims
 from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.manager import enqueue_on_change
@@ -54,6 +55,8 @@ SOME = st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True)
 DEVICE = st.sampled_from([f"{PF}-vf0", f"{PF}-vf1", *(f"{PF}-vf{number}" for number in range(MOST)), PF])
 MARK = {"reserve": out_of_service.reserve, "quarantine": out_of_service.quarantine}
 UNMARK = {"unreserve": out_of_service.unreserve, "restore": out_of_service.restore}
+EDIT = st.sampled_from(["remove", "remove", "empty", "booked", "prepared", "released", "hardware", "second", "second prepared",
+                        "delete"])
 TURNS = st.sampled_from([0, 0, 3, 10, 30, 60, 100, 300])  # that the products get after what happened
 
 
@@ -291,6 +294,15 @@ class Wider(Machine):
         self.do(_now(self.scenario.backend.forget), turns)
 
 
+class Edited(Wider):
+    """Users edit pages by hand, too."""
+
+    @stateful.rule(page=st.sampled_from([*sorted(HOSTS), pool_page(RACK, "rack")]), how=EDIT, which=st.integers(0, 9),
+                   turns=TURNS)
+    def edit(self, page: str, how: str, which: int, turns: int) -> None:
+        self.do(self.scenario.edit(page, how, which), turns)
+
+
 async def _now(work: Callable[[], Any]) -> None:
     work()
 
@@ -318,6 +330,15 @@ def test_invariants_hold_with_more_steps(seed: int) -> None:
     run(5, 25, seed, Wider)
 
 
+def test_invariants_hold_while_pages_are_edited_by_hand() -> None:
+    run(5, 25, 0, Edited)
+
+
+@pytest.mark.long(seeds=range(3, 6))
+def test_invariants_hold_for_long_while_pages_are_edited_by_hand(seed: int) -> None:
+    run(40, 60, seed, Edited)
+
+
 @pytest.mark.long(seeds=range(108, 116))
 def test_invariants_hold_for_long(seed: int) -> None:
     run(50, 60, seed)
@@ -341,8 +362,15 @@ def test_seed_determines_the_run() -> None:
 # -- so that the tests above can fail
 
 
+def unruled(patch: pytest.MonkeyPatch) -> None:
+    """Whatever is written to a page is kept, and any page can be deleted."""
+    patch.setattr(pages, "check", lambda *_, **__: ())
+    patch.setattr(pages, "deletable", lambda *_: None)
+
+
 def careless(patch: pytest.MonkeyPatch) -> None:
-    """A page is replaced whatever its revision is by now."""
+    """A page is replaced whatever its revision is by now, and whatever is missing on it then."""
+    unruled(patch)
     replace = Transaction.replace
 
     def whatever(self: Transaction, kind: Kind, obj: Object, subresource: str = "") -> Record:
@@ -398,7 +426,7 @@ def unchecked(patch: pytest.MonkeyPatch) -> None:
 MISTAKES = {
     "a clash of hardware is not checked at prepare": (unchecked, "is used by .* and by|is prepared as .* and as"),
     "what an operator marked is given away": (unmarked, "and was booked for|no page says so"),
-    "the revision of a page is not checked": (
+    "neither revision nor rules of a page are checked": (
         careless, "is held by|and was booked for|no page says so|pages say|not prepared|outlived its pod"),
     "a claim that has ended is never released": (never(ClaimDeallocation, "_free"), "no user|no longer has a use|pages say"),
     "a host never releases devices": (never(ClaimBookings, "release"), "no user|pages say|no longer has a use"),
@@ -422,3 +450,9 @@ def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inject(monkeypatch)
     with pytest.raises(AssertionError, match=says):
         run(200, 30, seed=SEEDS.get(name, 11))
+
+
+def test_a_mistake_in_the_rules_of_pages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    unruled(monkeypatch)
+    with pytest.raises(AssertionError, match=r"is held by|no page says so|pages say|not prepared"):
+        run(200, 30, 11, Edited)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from outfitter.api import admission, kinds
+from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page, State
@@ -14,6 +14,7 @@ from outfitter.ledger import history
 from outfitter.store.base import Event, Listing, PatchType, Propagation, Write
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
+from tests.ledger.unchecked_pages import UncheckedPages
 
 T = TypeVar("T")
 HOST, OTHER = "node-a", "node-b"
@@ -70,7 +71,7 @@ def bookings_by_device(read: Page) -> dict[str, list[str]]:
 
 
 def memory() -> Memory:
-    return Memory(clock=ManualClock(), rules=admission.AdmissionRules())
+    return Memory(clock=ManualClock(), rules=UncheckedPages())
 
 
 class Wary:

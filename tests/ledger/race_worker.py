@@ -1,9 +1,9 @@
-"""One of several processes that want the same device: `race_worker.py KUBECONFIG NAME fenced|careless`.
+"""One of several processes that want the same device for a claim: `race_worker.py KUBECONFIG CLAIM UID fenced|careless`.
 
-For each line "HOST DEVICE" on standard input (a number is a CPU of the host) it reads the page, says "read", waits for a line,
-books, and says how that ended: "won", or "lost" and the name of who has it. So a test that starts several of them can let all
-read before any writes. A careless one writes whatever revision the page has by then: what would happen if that were not
-checked."""
+For each line "PAGE POOL DEVICE" on standard input (a number is a CPU of the host) it reads the page, says "read", waits for a
+line, books, and says how that ended: "won", "lost" and the name of who has it, or "refused" by the rules of pages. So a test
+that starts several of them can let all read before any writes. A careless one writes whatever revision the page has by then:
+what would happen if that were not checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder
-from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict
+from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid
 from outfitter.ledger import book
 from outfitter.store import kubeconfig
 from outfitter.store.clock import SystemClock
@@ -57,30 +57,32 @@ class Held(Kube):
         return await super().replace(kind, obj, subresource=subresource, dry_run=dry_run)
 
 
-async def attempt(store: Held, host: str, device: str, name: str) -> str:
-    holder = Holder("Consumer", "", name, f"uid-{name}")  # a claim that is not there would be released
-    amount = {"whole": True} if not device.isdigit() else {"resources": {"PCPU": 1}, "cpus": {"0": [int(device)]}}
-    wanted = [Booking(DeviceId("pci.example.com", host, device), holder, "nic", "booked", "2026-01-01T00:00:00Z", amount)]
+async def attempt(store: Held, page: str, wanted: Booking) -> str:
     while True:
         try:
-            await book.book(store, host, wanted)
+            await book.book(store, page, [wanted])
         except AlreadyHeld as error:
             return f"lost {error.by.split()[1]}"
         except (Conflict, AlreadyExists):
             continue  # another writer was faster: now the page says who
+        except Invalid:
+            return "refused"
         return "won"
 
 
-async def main(config: str, name: str, manner: str) -> None:
+async def main(config: str, name: str, uid: str, manner: str) -> None:
     clock = SystemClock()
     store = Held(kubeconfig.load(config, clock=clock), clock=clock)
     store.careless = manner == "careless"
     await store.list(kinds.LEDGER_PAGE, limit=1)  # the connection is there before the race begins
     say("ready")
     while line := await hear():
-        host, device = line.split()
+        page, pool, device = line.split()
+        amount = {"whole": True} if not device.isdigit() else {"resources": {"PCPU": 1}, "cpus": {"0": [int(device)]}}
         store.wait = True
-        say(await attempt(store, host, device, name))
+        say(await attempt(store, page, Booking(
+            DeviceId("pci.example.com", pool, device), Holder(kinds.RESOURCE_CLAIM.kind, "default", name, uid), "nic", "booked",
+            "2026-01-01T00:00:00Z", amount)))
     await store.close()
 
 

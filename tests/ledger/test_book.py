@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import admission, kinds
+from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, State
@@ -17,6 +17,7 @@ from outfitter.ledger import book
 from outfitter.store.base import Create, Replace, Store
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
+from tests.ledger.unchecked_pages import UncheckedPages
 
 HOST = "node-a"
 SINCE = "2026-01-01T12:04:00Z"
@@ -32,7 +33,7 @@ def booking(device: str, name: str, state: State = "booked") -> Booking:
 
 @pytest.fixture
 def store() -> Memory:
-    return Memory(clock=ManualClock(), rules=admission.AdmissionRules())
+    return Memory(clock=ManualClock(), rules=UncheckedPages())
 
 
 async def held(store: Store) -> dict[str, list[str]]:
@@ -122,7 +123,7 @@ class Interrupted(Memory):
     """Another writer does something between a reading of the page and the next writing."""
 
     def __init__(self) -> None:
-        super().__init__(clock=ManualClock(), rules=admission.AdmissionRules())
+        super().__init__(clock=ManualClock(), rules=UncheckedPages())
         self.meanwhile: list[Any] = []
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
@@ -185,7 +186,7 @@ class Restless(Memory):
 
 
 async def test_a_page_that_is_never_left_alone_ends_in_conflict() -> None:
-    store = Restless(clock=ManualClock(), rules=admission.AdmissionRules())
+    store = Restless(clock=ManualClock(), rules=UncheckedPages())
     page = {"metadata": {"name": HOST}, "spec": {"host": HOST, "bookings": [booking("vf0", "train").to_object()]}}
     await store.create(kinds.LEDGER_PAGE, page)
     with pytest.raises(Conflict, match="the object has been modified"):
@@ -240,12 +241,12 @@ async def race(store: Memory) -> tuple[int, list[str]]:
 
 
 async def test_of_many_at_once_one_gets_the_card() -> None:
-    winners, on_page = await race(Slow(clock=ManualClock(), rules=admission.AdmissionRules()))
+    winners, on_page = await race(Slow(clock=ManualClock(), rules=UncheckedPages()))
     assert winners == 1
     assert len(on_page) == 1
 
 
 async def test_without_the_revision_it_would_be_given_away_many_times() -> None:
     """The proof that the revision is what protects: take it away, and every writer believes that it has the device."""
-    winners, _ = await race(Careless(clock=ManualClock(), rules=admission.AdmissionRules()))
+    winners, _ = await race(Careless(clock=ManualClock(), rules=UncheckedPages()))
     assert winners == 8

@@ -33,6 +33,7 @@ from tests.ledger.bookings import (
     record,
     resources,
 )
+from tests.ledger.unchecked_pages import UncheckedPages
 
 PF1 = {device(name): "pf1" for name in ("vf0", "vf1", "vf2")}
 GROUPS = {**PF1, device("gpu0"): "gpus", device("gpu1"): "gpus"}
@@ -170,7 +171,7 @@ def test_every_rule(name: str) -> None:
     assert read.object == before
     assert (done.object is read.object) == (not case.says), "what is right is not written"
     assert healed(case, new).object is new.object, "twice is once"
-    admission.AdmissionRules().admit(WriteRequest("create", kinds.LEDGER_PAGE, copy.deepcopy(done.object), None))
+    admission.AdmissionRules().admit(WriteRequest("update", kinds.LEDGER_PAGE, copy.deepcopy(done.object), before))
 
 
 def test_added_booking_has_time_and_request() -> None:
@@ -255,7 +256,7 @@ class Interrupted(Memory):
 
 
 async def test_healing_is_written_and_remembered() -> None:
-    store = Interrupted(rules=admission.AdmissionRules())
+    store = Interrupted(rules=UncheckedPages())
     await book.book(store, HOST, [booking("vf0", domain("gone"), "prepared"), booking("vf1", A), VCPU, booking("gpu0", B)])
     store.meanwhile = booking("vf2", claim("train"))
     done = await heal.heal_page(store, HOST, [found("vf0", A), found("gpu0", A)], group=GROUPS, now=NOW)

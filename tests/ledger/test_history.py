@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outfitter.api import admission, kinds
+from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Page
@@ -36,6 +36,7 @@ from tests.ledger.bookings import (
     memory,
     resources,
 )
+from tests.ledger.unchecked_pages import UncheckedPages
 
 TRAIN, SERVE = claim("train"), claim("serve")
 MIGRATION = Holder("Migration", "", "m", "uid-m")
@@ -153,7 +154,7 @@ class Interrupted(Memory):
 
 
 async def test_moving_tries_again() -> None:
-    store = Interrupted(rules=admission.AdmissionRules())
+    store = Interrupted(rules=UncheckedPages())
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     await book.book(store, OTHER, [booking("vf9", SERVE, host=OTHER)])
     store.left = 3
@@ -252,7 +253,7 @@ class Contended(Memory):
 
 @pytest.mark.parametrize("times", [1, 3, 1000])
 async def test_two_that_write_the_same_record(times: int) -> None:
-    store = Contended(rules=admission.AdmissionRules())
+    store = Contended(rules=UncheckedPages())
     store.times = times
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     await history.write_record(store, history.past_booking(HOST, booking("vf0", TRAIN), ended=SINCE, how="found gone"))
@@ -347,7 +348,7 @@ async def test_what_is_still_held_is_not_old() -> None:
 
 async def test_a_record_without_an_end_is_as_old_as_itself() -> None:
     clock = ManualClock()
-    store = Memory(clock=clock, rules=admission.AdmissionRules())
+    store = Memory(clock=clock, rules=UncheckedPages())
     await history.write_record(store, history.past_booking(HOST, booking("vf0", TRAIN), ended="", how="released"))
     clock.advance(86400.0)
     assert await history.expire(store, rfc3339(clock.now()), timedelta(days=2)) == 0
@@ -395,7 +396,7 @@ class Forgetful(Memory):
 
 async def test_a_round_that_is_cut_short_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "STEP", 3)
-    store = Forgetful(rules=admission.AdmissionRules())
+    store = Forgetful(rules=UncheckedPages())
     await _fill(store, 6)
     assert await history.expire(store, "2027-01-01T00:00:00Z", timedelta(days=3)) == 2
     assert await history.expire(store, "2027-01-01T00:00:00Z", timedelta(days=3)) == 2, "the next round goes on"
@@ -418,3 +419,13 @@ async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
         assert len((await store.list(kinds.PAST_BOOKING, labels=mine)).items) == 1
     finally:
         await store.close()
+
+
+async def test_malformed_records_expire() -> None:
+    """As an API server keeps them."""
+    store = Memory(clock=ManualClock())
+    for number, spec in enumerate(({"host": 3, "ended": 4}, "x", None, {"host": {}, "ended": "2020-01-01T00:00:00Z"})):
+        await store.create(kinds.PAST_BOOKING, {"metadata": {"name": f"bad-{number}"}, "spec": spec})
+    assert await history.expire(store, NOW, timedelta(days=2)) == 1
+    assert await history.expire(store, NOW, timedelta(days=2), most=0) == 3
+

@@ -1,6 +1,6 @@
 """Several processes book the same device at the same moment, over HTTPS: one gets it. In every round all have read the page
-before any of them writes, so that nothing but the revision stands between them; the companion takes it away and sees the device
-given to every process."""
+before any of them writes, so that nothing but the revision stands between them; the companion takes it away. On an API server
+the device is then given to every process; the embedded server's rules of pages refuse all but one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.page import Page, pool_page
-from outfitter.errors import NotFound
-from outfitter.ledger import book
 from tests import kubernetes, worker_processes
-from tests.ledger.bookings import booking, consumer
 from tests.worker_processes import ROOT, Crew
 
 WORKER, SERVED = Path(__file__).with_name("race_worker.py"), ROOT / "tests" / "e2e" / "served.py"
 RACERS, ROUNDS, MANY = 4, 5, 250
+DRIVER = "pci.example.com"
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("kubernetes", marks=pytest.mark.cluster)])
@@ -47,14 +45,29 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @contextlib.asynccontextmanager
 async def racers(config: Path, manner: str) -> AsyncIterator[Crew]:
-    async with worker_processes.crew(WORKER, [[str(config), f"racer-{number}", manner] for number in range(RACERS)]) as those:
+    """Each with a claim, for which it books."""
+    names = [f"racer-{number}-{uuid.uuid4().hex[:8]}" for number in range(RACERS)]
+    spec = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "nic"}}]}}
+    async with worker_processes.reader(config) as store:
+        claims = [await store.create(kinds.RESOURCE_CLAIM, {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+                  for name in names]
+    words = [[str(config), name, claim["metadata"]["uid"], manner] for name, claim in zip(names, claims, strict=True)]
+    async with worker_processes.crew(WORKER, words) as those:
         assert await those.hear() == ["ready"] * RACERS
         yield those
 
 
-async def race(those: Crew, host: str, device: str) -> list[str]:
+async def publish(config: Path, pool: str, devices: int, **where: object) -> None:
+    """Devices vf0, vf1 and so on of a pool."""
+    spec = {"driver": DRIVER, "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": f"vf{number}"} for number in range(devices)], **where}
+    async with worker_processes.reader(config) as store:
+        await store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"slice-{uuid.uuid4().hex[:8]}"}, "spec": spec})
+
+
+async def race(those: Crew, page: str, pool: str, device: str) -> list[str]:
     """How it ended for each, when all read before any wrote."""
-    those.tell(f"{host} {device}")
+    those.tell(f"{page} {pool} {device}")
     assert await those.hear() == ["read"] * RACERS
     those.tell("go")
     return await those.hear()
@@ -65,15 +78,19 @@ async def page(config: Path, host: str) -> Page:
         return Page(await store.get(kinds.LEDGER_PAGE, host))
 
 
-async def run(those: Crew, config: Path, rounds: int, host: str = "", device: str = "vf") -> None:
-    """The first round makes the page, the others replace it."""
-    host = host or f"race-{uuid.uuid4().hex[:8]}"
+async def run(those: Crew, config: Path, rounds: int, home: str = "", pool: str = "", *, device: str = "vf") -> None:
+    """The first round makes the page, the others replace it. A page of a host, if there is no other."""
+    if not home:
+        home = pool = f"race-{uuid.uuid4().hex[:8]}"
+        await publish(config, pool, rounds, nodeName=home)
     for number in range(rounds):
-        ends = await race(those, host, f"{device}{number}")
+        ends = await race(those, home, pool, f"{device}{number}")
         assert ends.count("won") == 1, f"round {number}: {ends}"
-        winner = f"racer-{ends.index('won')}"
+        booked = (await page(config, home)).bookings
+        winner = next(one.holder.name for one in booked if one.device.device == f"{device}{number}")
+        assert winner.startswith(f"racer-{ends.index('won')}-")
         assert set(ends) == {"won", f"lost {winner}"}, "the others learn who has it"
-    held = [(one.device.device, one.holder.name) for one in (await page(config, host)).bookings]
+    held = [(one.device.device, one.holder.name) for one in (await page(config, home)).bookings]
     assert len(held) == len({device for device, _ in held}) == rounds
 
 
@@ -81,7 +98,9 @@ async def test_of_several_processes_one_gets_it(config: Path) -> None:
     """A device of a host, one of a pool without a host, a CPU."""
     async with racers(config, "fenced") as those:
         await run(those, config, ROUNDS)
-        await run(those, config, 2, pool_page("rack.example.com", f"rack/{uuid.uuid4().hex[:8]}"))
+        pool = f"rack/{uuid.uuid4().hex[:8]}"
+        await publish(config, pool, 2, allNodes=True)
+        await run(those, config, 2, pool_page(DRIVER, pool), pool)
         await run(those, config, 2, device="1")
 
 
@@ -91,15 +110,18 @@ async def test_of_several_processes_one_gets_the_device_many_times(config: Path,
         await run(those, config, MANY * soak_rounds)
 
 
-async def test_without_the_revision_every_process_would_book_it(config: Path) -> None:
-    """So that the tests above can fail."""
+async def test_without_the_revision(config: Path, request: pytest.FixtureRequest) -> None:
+    """On an API server every process would believe that the device is its own: so the tests above can fail. The embedded
+    server refuses a page on which another one's booking is missing, whatever its revision."""
     host = f"race-{uuid.uuid4().hex[:8]}"
-    async with worker_processes.reader(config) as store:
-        with pytest.raises(NotFound):
-            await store.get(kinds.LEDGER_PAGE, host)
-        await book.book(store, host, [booking("other", consumer("somebody"), host=host)])
+    await publish(config, host, 3, nodeName=host)
+    async with racers(config, "fenced") as those:
+        assert (await race(those, host, host, "vf0")).count("won") == 1  # there is a page
+    embedded = request.node.callspec.params["config"] == "embedded"
     async with racers(config, "careless") as those:
-        for number in range(2):
-            assert await race(those, host, f"vf{number}") == ["won"] * RACERS, "each believes that the device is its own"
-    held = [one.holder.name for one in (await page(config, host)).bookings if one.device.device == "vf1"]
-    assert len(held) == 1, "and the page knows of one"
+        for number in (1, 2):
+            ends = await race(those, host, host, f"vf{number}")
+            assert sorted(ends) == (["refused"] * (RACERS - 1) + ["won"] if embedded else ["won"] * RACERS)
+    held = [one.device.device for one in (await page(config, host)).bookings]
+    assert held.count("vf2") == 1
+    assert not embedded or sorted(held) == ["vf0", "vf1", "vf2"]

@@ -25,6 +25,7 @@ from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, device, hosts_of
+from tests.ledger.unchecked_pages import unchecked
 from tests.rejected import Code
 
 
@@ -310,8 +311,9 @@ async def test_exclusive_check_at_prepare() -> None:
         mine = Holder("ResourceClaim", "here", "mine", claim["metadata"]["uid"], "vmi/blue")
         bookings = [Booking(device, mine, "nic", "booked", "2026-01-01T00:00:00Z"),
                     Booking(device, rival, "nic", "prepared", "2026-01-01T00:00:00Z")]
-        await scene.store.create(kinds.LEDGER_PAGE, {"metadata": {"name": "node-0"}, "spec": {
-            "host": "node-0", "bookings": [booking.to_object() for booking in bookings]}})
+        with unchecked(scene.store):
+            await scene.store.create(kinds.LEDGER_PAGE, {"metadata": {"name": "node-0"}, "spec": {
+                "host": "node-0", "bookings": [booking.to_object() for booking in bookings]}})
         await plain_pod(scene, claim="mine")
         pod = await scene.find(kinds.POD, "web")
         assert pod is not None

@@ -15,7 +15,6 @@ from outfitter.api.booking import OUT_OF_SERVICE_STATES, raw_entries
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.api.page import is_pool_page
 from outfitter.api.validate import bounds, flavors, kubevirt, names, pages, pods, readable, resources, schema, vms, warnings
 from outfitter.api.write_request import WriteRequest
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, shortened
@@ -191,9 +190,8 @@ class AdmissionRules:
             if name in UNDELETABLE:
                 raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
             change.new["status"] = {**_object_in(change.new, "status"), "phase": "Terminating"}
-        if change.kind == kinds.LEDGER_PAGE and _by_user(change):
-            name = change.new["metadata"]["name"]
-            pages.deletable(change.new, host_known=is_pool_page(name) or change.look(kinds.NODE, "", name) is not None)
+        if change.kind == kinds.LEDGER_PAGE:
+            pages.deletable(change)
         return change.new
 
     def _check_namespace(self, change: WriteRequest) -> None:
@@ -222,8 +220,8 @@ class AdmissionRules:
             yield from vms.phase(new, change.old)
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
-        if change.old is not None and kind == kinds.LEDGER_PAGE and _by_user(change):
-            yield from pages.kept_bookings(new, change.old)
+        if kind == kinds.LEDGER_PAGE and new is change.new:  # else it has malformed entries, which are missing here
+            yield from pages.check(change, by_user=_by_user(change))
         if change.old is not None and change.subresource == "" and kind in UPDATE_CHECKS:
             yield from UPDATE_CHECKS[kind](new, change.old)
 

@@ -30,6 +30,7 @@ class Kind:
     builtin: bool = True  # built into Kubernetes; False: a CRD, without strategic merge patch
     counts_generations: bool = True  # metadata.generation rises when anything but metadata and status changes
     subresources: tuple[str, ...] = ()  # besides status
+    indexed: str = ""  # a field of text by whose value admission finds objects without reading all of them
 
     def __hash__(self) -> int:
         return hash((self.group, self.plural))  # kinds are dictionary keys in hot paths; (group, plural) is unique
@@ -64,7 +65,7 @@ NODE = Kind("", "v1", "Node", "nodes", namespaced=False, short=("no",), selectab
             status_at_create=True, counts_generations=False, status_writes_metadata=True)
 POD = Kind("", "v1", "Pod", "pods", short=("po",), categories=("all",), selectable=(
     "spec.nodeName", "spec.schedulerName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase",
-    "status.podIP", "status.nominatedNodeName"), status_writes_metadata=True)
+    "status.podIP", "status.nominatedNodeName"), status_writes_metadata=True, indexed="spec.nodeName")
 EVENT = Kind("", "v1", "Event", "events", short=("ev",), has_status=False, counts_generations=False,
              selectable=(*(f"involvedObject.{field}" for field in INVOLVED), "reason", "type", "reportingComponent", "source"))
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", short=("cm",), has_status=False, counts_generations=False)
@@ -79,7 +80,7 @@ RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims"
 RESOURCE_CLAIM_TEMPLATE = Kind("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates",
                                has_status=False, older=DRA_OLDER, counts_generations=False)
 RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False, has_status=False,
-                      older=DRA_OLDER, selectable=("spec.nodeName", "spec.driver"))
+                      older=DRA_OLDER, selectable=("spec.nodeName", "spec.driver"), indexed="spec.pool.name")
 DEVICE_TAINT_RULE = Kind("resource.k8s.io", "v1beta2", "DeviceTaintRule", "devicetaintrules", namespaced=False,
                          older=("v1alpha3",))
 VMI = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", short=("vmi", "vmis"),

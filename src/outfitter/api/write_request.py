@@ -5,11 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from outfitter.api.kinds import Kind, Object
 
 Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name -> the object as the write will find it
+
+
+class StoredObject(Protocol):
+    """An object at a revision, which is read only when it is needed."""
+
+    derived: Any  # what was read of it, for the next request; None: nothing yet
+
+    def object(self) -> Object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +44,7 @@ class WriteRequest:
     every: Callable[[Kind], Iterable[Object]] = field(
         default=lambda kind: ()
     )  # all objects of a kind; for kinds with few objects
+    indexed: Callable[[Kind, str], Iterable[StoredObject]] = field(
+        default=lambda kind, value: ()
+    )  # the objects of a kind with this value in its indexed field
     by: Writer = OURSELVES

@@ -259,7 +259,8 @@ class Binder:
         writes = [write for page in pages for write in await book.page_writes(
             self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
         excluded = binding_conditions.skipping(pod, host, message, self._context.clock.now(), exclude_for)
-        *_, written = await self._store.commit([*writes, *give_back(pod, given, why, self._context.now(), excluded)])
+        *claims_and_pod, pod_status = give_back(pod, given, why, self._context.now(), excluded)
+        *_, written = await self._store.commit([*claims_and_pod, *writes, pod_status])
         if written is not None:
             self._context.informer(kinds.POD).put(written)
         self._cache.released(pod)
@@ -278,7 +279,7 @@ def give_back(
     pod: Object, those: Sequence[Object], why: Rejection, now: str, annotations: Mapping[str, str]
 ) -> list[Write]:
     """What is written when devices were not made ready: all that the pod's claims got is free again, and the claim that the
-    scheduler made goes. The pages go along in the same commit. The pod comes last."""
+    scheduler made goes. The pages follow in the same commit. The pod comes last."""
     writes: list[Write] = []
     for claim in those:
         meta = claim["metadata"]

@@ -74,6 +74,9 @@ class ClaimDeallocation:
         elif not left and (users or going or self._over(known)) \
                 and not await self._kept(known):
             return await self._free(known, pages)  # a claim that was never used stays allocated, as in Kubernetes
+        elif not pages and not any(user.get("resource") == "pods" for user in left) and await self._kept(known) \
+                and not any(page.of(known["metadata"]["uid"]) for page in await self._read(sorted(_possible_pages_of(known)))):
+            return await self._free(known, pages)  # its host went for good, and its page with what a stopped VM kept there
         return None
 
     async def _kept(self, claim: Object) -> bool:

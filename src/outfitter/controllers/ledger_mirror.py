@@ -84,10 +84,9 @@ class LedgerMirror:
         node, now = next(iter(nodes)) if len(nodes) == 1 else "", self._context.now()
         out: dict[str, tuple[Booking, ...]] = {}
         for _, result in _results(claim):
-            if result.get("adminAccess"):
-                continue  # admin access does not hold the device
             device, page = DeviceId(result["driver"], result["pool"], result["device"]), self._page(claim, result)
-            share = result if self._capacity(device) is not None else {}  # a device that may not be shared is taken whole
+            # A device that may not be shared is taken whole; admin access does not hold it.
+            share = result if result.get("adminAccess") or self._capacity(device) is not None else {}
             amount = allocation.booked_amount(share, self._counters(device))
             booking = Booking(device, holder, str(result["request"]), "booked", now, amount,
                               node=node if is_pool_page(page) else "", hardware=self._hardware(device, node or page))

@@ -1,8 +1,9 @@
 """Book, prepare, move and release devices: each function replaces one LedgerPage at the revision at which it was read.
 
-With an `atomic` store, writes that belong to a change (a claim's status, a pod's node) are committed with it (`also`). With a
-Kubernetes API server the caller writes them afterwards, and `heal` finds what a crash left between. Every booking that leaves a
-page is recorded in the history here. Chooses no device and touches no host.
+With an `atomic` store, writes that belong to a change (a claim's status, a pod's node) are committed with it (`also`), and
+before the page, whose rules (`api.validate.pages`) look at its holders. With a Kubernetes API server the caller writes them
+afterwards, and `heal` finds what a crash left between. Every booking that leaves a page is recorded in the history here.
+Chooses no device and touches no host.
 
 `now` is the timestamp of the change; without it the store's clock is read."""
 
@@ -51,7 +52,7 @@ async def book_pages(
     if len(changes) == 1 or not (store.atomic or also):
         for page, new in changes:
             await _write(store, page, new, also)
-    elif writes := [*[write for page, new in changes for write in await page_writes(store, page, new)], *also]:
+    elif writes := [*also, *[write for page, new in changes for write in await page_writes(store, page, new)]]:
         await store.commit(writes)
 
 
@@ -142,7 +143,7 @@ async def release_pages(
         return
     pages = [await read(store, name) for name in names]
     writes = [write for page in pages for write in await page_writes(store, page, page.without(uid), now=now)]
-    await store.commit([*writes, *also])
+    await store.commit([*also, *writes])
 
 
 async def move(store: Store, host: str, uid: str, holder: Holder, *, now: str = "", also: Sequence[Write] = ()) -> None:
@@ -174,8 +175,8 @@ async def transfer(
         return
     for tries_left in reversed(range(TRIES)):
         new, old = await read(store, target), await read(store, source)
-        writes = [*await page_writes(store, new, new.holding(bookings, limits), now=now),
-                  *await page_writes(store, old, old.without(uid), now=now, how=how), *also]
+        writes = [*also, *await page_writes(store, new, new.holding(bookings, limits), now=now),
+                  *await page_writes(store, old, old.without(uid), now=now, how=how)]
         try:
             if writes:
                 await store.commit(writes)
@@ -223,7 +224,7 @@ async def _write(
     how: history.How = lambda _: history.RELEASED,
 ) -> None:
     if store.atomic or also:
-        writes = [*await page_writes(store, page, new, now=now, how=how), *also]
+        writes = [*also, *await page_writes(store, page, new, now=now, how=how)]
         if len(writes) == 1 and not also:
             await _write_page(store, page, new)
         elif writes:

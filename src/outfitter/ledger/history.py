@@ -110,7 +110,8 @@ async def write_record(store: Store, record: Object) -> None:
 
 
 def _updated(existing: Object, record: Object) -> Object:
-    return {**existing, "spec": {**(existing.get("spec") or {}), **record["spec"]}}
+    spec = existing.get("spec")
+    return {**existing, "spec": {**(spec if isinstance(spec, dict) else {}), **record["spec"]}}
 
 
 async def entries(store: Store, device: DeviceId, *, host: str = "") -> list[HistoryEntry]:
@@ -141,7 +142,7 @@ async def expire(store: Store, now: str, keep: timedelta, *, host: str = "", mos
             if ended < before:
                 expired.append(stub)
             else:
-                kept.setdefault((past.get("spec") or {}).get("host", ""), []).append((ended, stub))
+                kept.setdefault(_text(past, "host"), []).append((ended, stub))
     except Expired:  # the list was compacted meanwhile: the next round sees the rest
         pass
     for records in kept.values():
@@ -200,7 +201,15 @@ def _past(obj: Object) -> HistoryEntry:
 
 
 def _ended(obj: Object) -> str:
-    return (obj.get("spec") or {}).get("ended") or str(obj["metadata"].get("creationTimestamp") or "")
+    """When a booking ended; the creation of its record, where that does not say or is malformed."""
+    return _text(obj, "ended") or str(obj["metadata"].get("creationTimestamp") or "")
+
+
+def _text(obj: Object, field: str) -> str:
+    """A text in the spec of a record; "" where there is none."""
+    spec = obj.get("spec")
+    text = spec.get(field) if isinstance(spec, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def _label(value: str) -> str:

@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from outfitter.api import kinds, providers
+from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.page import DOMAIN, Booking, Holder, Page
 from outfitter.api.providers import Provider
 from outfitter.errors import HypervisorError, Invalid, OutfitterError, StartupRefused, Unreadable
 from outfitter.inventory import host_devices, numa_cells, scan, slices
@@ -180,11 +181,12 @@ class HostAudit:
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         """A device was reserved, quarantined or cleaned, one that only stays until it is free was released, or what is used of
-        its provider changed, on which the provider's total depends; or a device of a refused host was released."""
+        its provider changed, on which the provider's total depends; or a device of a refused host was released; or something
+        that is prepared is missing: in a cluster a page can be edited by hand."""
         name = (new or old or {})["metadata"]["name"]
         if name not in self.hosts:
             return
-        if _out_of_service(old) != _out_of_service(new):
+        if _out_of_service(old) != _out_of_service(new) or _lost_prepared(old, new):
             self.queue.add(name)
         elif self._kept_changed(name, old, new) or (self.hosts[name].refusal is not None and _booked(old) != _booked(new)):
             self.queue.add_after(name, RELEASED_AFTER)
@@ -212,6 +214,11 @@ class HostAudit:
             self.repairs[host.name, code] += 1
             if self._events is not None:
                 await self._events.warning(await self._store.get(kinds.NODE, host.name), code, text)
+
+    def node_changed(self, old: Object | None, new: Object | None) -> None:
+        """The Node of a host was deleted while it is served: the audit creates it again."""
+        if old is not None and new is None and old["metadata"]["name"] in self.hosts:
+            self.queue.add(old["metadata"]["name"])
 
     def _kept_changed(self, name: str, old: Object | None, new: Object | None) -> bool:
         kept = self._kept.get(name, frozenset())
@@ -384,6 +391,16 @@ def _audited_after(host: AgentHost) -> float | None:
 def _out_of_service(page: Object | None) -> list[list[Object]]:
     spec = (page or {}).get("spec") or {}
     return [spec.get(which) or [] for which in ("reserved", "quarantined", "unclean")]
+
+
+def _lost_prepared(old: Object | None, new: Object | None) -> bool:
+    """Whether bookings left a page that were prepared for a claim, without being released first."""
+    before, after = (raw_entries(page, "bookings") for page in (old, new))
+    if len(after) >= len(before):
+        return False
+    has = {(raw["device"]["device"], raw["holder"]["uid"]) for raw in well_formed_bookings(new)}
+    return any(raw["state"] == "prepared" and raw["holder"]["kind"] != DOMAIN
+               and (raw["device"]["device"], raw["holder"]["uid"]) not in has for raw in well_formed_bookings(old))
 
 
 def _booked(page: Object | None) -> frozenset[str]:

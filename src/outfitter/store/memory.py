@@ -84,6 +84,11 @@ class Memory:
         """The newest records of a kind, including accepted writes that are not durable yet."""
         return dict(self.watch_cache(kind).records)
 
+    def latest_indexed(self, kind: Kind, value: str) -> dict[Key, Record]:
+        """The newest records with this value in the kind's indexed field, including accepted writes that are not durable
+        yet."""
+        return dict(self.watch_cache(kind).index.get(value, ()))
+
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
         return self.record(kind, name, namespace).object()
 

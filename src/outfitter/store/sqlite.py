@@ -77,11 +77,16 @@ class SQLite(Memory):
         return self.committed_record(kind, name, namespace)
 
     def latest_records(self, kind: Kind) -> dict[Key, Record]:
-        records: dict[Key, Record | None] = {**super().latest_records(kind)}
-        for (group, plural, namespace, name), (_, record) in self._pending.items():
-            if (group, plural) == (kind.group, kind.plural):
-                records[namespace, name] = record
+        records = {**super().latest_records(kind), **self._pending_records(kind)}
         return {key: record for key, record in records.items() if record is not None}
+
+    def latest_indexed(self, kind: Kind, value: str) -> dict[Key, Record]:
+        records = {**super().latest_indexed(kind, value), **self._pending_records(kind)}
+        return {key: record for key, record in records.items() if record is not None and record.indexed == value}
+
+    def _pending_records(self, kind: Kind) -> dict[Key, Record | None]:
+        return {(namespace, name): record for (group, plural, namespace, name), (_, record) in self._pending.items()
+                if plural == kind.plural and group == kind.group}
 
     async def _wait_durable(self) -> None:
         if self._busy:

@@ -32,6 +32,8 @@ class TransactionBackend(Protocol):
 
     def latest_records(self, kind: Kind) -> dict[Key, Record]: ...
 
+    def latest_indexed(self, kind: Kind, value: str) -> dict[Key, Record]: ...
+
 
 class Transaction:
     """The changes of one write. Reads see the newest state with these changes applied."""
@@ -64,9 +66,16 @@ class Transaction:
         records |= {(namespace, name): record for (its, namespace, name), record in self._overlay.items() if its == kind}
         return [record.object() for record in records.values() if record is not None]
 
+    def indexed_records(self, kind: Kind, value: str) -> list[Record]:
+        """The records with this value in the kind's indexed field."""
+        records: dict[Key, Record | None] = {**self._store.latest_indexed(kind, value)}
+        records |= {(namespace, name): record for (its, namespace, name), record in self._overlay.items() if its == kind}
+        return [record for record in records.values() if record is not None and record.indexed == value]
+
     def _admit(self, verb: Literal["create", "update", "delete"], kind: Kind, new: Object, old: Object | None,
                subresource: str = "") -> Object:
-        change = write_request.WriteRequest(verb, kind, new, old, subresource, self.get_object, self.list_objects, self._by)
+        change = write_request.WriteRequest(
+            verb, kind, new, old, subresource, self.get_object, self.list_objects, self.indexed_records, self._by)
         return self._store.rules.admit(change)
 
     def require(self, kind: Kind, name: str, namespace: str) -> Record:

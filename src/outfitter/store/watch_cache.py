@@ -33,7 +33,7 @@ def own_copy(obj: Object) -> Object:
 class Record:
     """One object at one revision, kept as JSON bytes as they are sent and stored."""
 
-    __slots__ = ("data", "fields", "key", "kind", "labels", "revision", "uid")
+    __slots__ = ("data", "derived", "fields", "indexed", "key", "kind", "labels", "revision", "uid")
 
     def __init__(self, kind: Kind, obj: Mapping[str, Any], revision: int, data: bytes | None = None) -> None:
         meta = obj["metadata"]
@@ -44,7 +44,9 @@ class Record:
         labels = meta.get("labels")
         self.labels: Mapping[str, str] = labels if type(labels) is dict else {}
         self.fields = selectors.field_values(kind, obj) if kind.selectable else None
+        self.indexed = _value_at(obj, kind.indexed) if kind.indexed else ""
         self.data = encode(obj) if data is None else data
+        self.derived: Any = None  # what admission has read of it
 
     def object(self) -> Object:
         """The object, as the caller's own copy."""
@@ -53,6 +55,13 @@ class Record:
 
     def selectable(self) -> Mapping[str, str]:
         return self.fields or {"metadata.name": self.key[1], "metadata.namespace": self.key[0]}
+
+
+def _value_at(obj: Any, path: str) -> str:
+    """The text in a field; "" where there is none."""
+    for step in path.split("."):
+        obj = obj.get(step) if isinstance(obj, Mapping) else None
+    return obj if isinstance(obj, str) else ""
 
 
 class ObjectChange:
@@ -122,6 +131,7 @@ class WatchCache:
         self.kind = kind
         self.records: dict[Key, Record] = {}
         self.keys: list[Key] = []  # sorted
+        self.index: dict[str, dict[Key, Record]] = {}  # value of the kind's indexed field -> records
         self.revision = revision  # of the newest change of this kind
         self.compacted = revision  # a watch or list from an older revision is Expired
         self.log: list[ObjectChange] = []
@@ -133,10 +143,12 @@ class WatchCache:
         """Add an object at start-up; watchers get no event."""
         if record.key not in self.records:
             self.keys.append(record.key)
+        self._index(self.records.get(record.key), record)
         self.records[record.key] = record
 
     def publish(self, change: ObjectChange) -> None:
         key = change.key
+        self._index(self.records.get(key), change.next)
         if change.next is None:
             del self.records[key]
             del self.keys[bisect.bisect_left(self.keys, key)]
@@ -149,6 +161,17 @@ class WatchCache:
         self._bytes += len(change.previous.data) if change.previous else 0
         if len(self.log) > self._keep or self._bytes > self._keep_bytes:
             self._trim()
+
+    def _index(self, old: Record | None, new: Record | None) -> None:
+        if not self.kind.indexed:
+            return
+        if old is not None:
+            there = self.index[old.indexed]
+            del there[old.key]
+            if not there:
+                del self.index[old.indexed]
+        if new is not None:
+            self.index.setdefault(new.indexed, {})[new.key] = new
 
     def _trim(self) -> None:
         cut = max(1, len(self.log) // 2)
