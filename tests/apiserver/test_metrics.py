@@ -30,11 +30,14 @@ QUEUES = {
     "device_taint_eviction",
     "node_taint_eviction",
     "device_status",
-    "garbage_collector", "namespace_defaults", "event_expiry",
+    "garbage_collector",
+    "namespace_defaults",
+    "event_expiry",
     "pod_gc",
     "kubevirt",
     "host_audit",
     "node",
+    "unreadable_objects",
 }
 KINDS = {
     "workqueue_depth": "gauge", "workqueue_adds": "counter", "workqueue_retries": "counter",
