@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -245,7 +244,7 @@ class Watcher:
             return []
         out: list[tuple[EventType, ObjectChange]] = []
         size = 0
-        for change in itertools.islice(self.cache.log, self._next - self.cache.first, None):
+        for change in self.cache.log[self._next - self.cache.first:]:
             if type_ := self._event_type(change):
                 if out and size + change.size > limit:
                     self.cut = True
