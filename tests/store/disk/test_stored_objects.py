@@ -29,7 +29,6 @@ UNREADABLE: dict[str, tuple[str, object, str]] = {
     "another name": ("data", GOOD.replace("m001", "m002").encode(), "its metadata is that of default/m002"),
     "a name that is a list": ("data", GOOD.replace('"m001"', '["m001"]').encode(), "its metadata is that of"),
     "another namespace": ("data", GOOD.replace("default", "other").encode(), "its metadata is that of other/m001"),
-    "labels are a list": ("data", GOOD.replace("}}", ',"labels":[1]}}').encode(), "its metadata"),
     "text instead of bytes": ("data", GOOD, "must be a number and bytes"),
     "a number instead of bytes": ("data", 5, "int"),
     "nested without end": ("data", b'{"metadata":' * 20_000, "ecursion"),

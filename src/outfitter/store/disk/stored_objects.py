@@ -54,8 +54,8 @@ def _record(kind: Kind, key: tuple[str, str], revision: object, data: object, ob
         raise ValueError(f"revision {revision!r} and {type(data).__name__}: must be a number and bytes")
     if not isinstance(obj, dict) or not isinstance(obj.get("metadata"), dict):
         raise TypeError("it is not an object with metadata")
-    record, labels = Record(kind, obj, revision, data), obj["metadata"].get("labels") or {}
-    if record.key != key or not isinstance(labels, dict):
+    record = Record(kind, obj, revision, data)
+    if record.key != key:
         raise ValueError(f"its metadata is that of {'/'.join(map(str, record.key))}")
     return record
 
