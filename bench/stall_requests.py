@@ -116,24 +116,24 @@ def json_requests() -> Iterator[NastyRequest]:
     yield one("150,000 keys twice", head + b'"data":{' + b",".join(b'"%d":1' % (n % 150_000) for n in range(300_000)) + b"}}")
     yield one("1,500,000 numbers", head + b'"data":[' + b"1," * 1_499_900 + b"1]}")
     yield one("1,000,000 empty lists", head + b'"data":[' + b"[]," * 999_000 + b"[]]}")
-    yield one("750,000 empty objects", head + b'"data":[' + b"{}," * 990_000 + b"{}]}")
+    yield one("750,000 empty objects", head + b'"data":[' + b"{}," * 955_000 + b"{}]}")
     yield one("a million levels", head + b'"data":' + b"[" * 1_000_000)
     yield one("a number of 1,000,000 digits", head + b'"data":{"a":' + b"9" * 1_000_000 + b"}}")
     yield one("a fraction of 1,000,000 digits", head + b'"data":{"a":0.' + b"9" * 1_000_000 + b"}}")
     yield one("3 MB in one text", head + b'"data":{"a":"' + b"x" * 3_000_000 + b'"}}')
     yield one("3 MB of escapes", head + b'"data":{"a":"' + b"\\u0041" * 500_000 + b'"}}')
-    yield one("90,000 unknown fields", {**_new(), **dict.fromkeys(map(str, range(90_000)), 1)})
-    yield one("90,000 texts", {**_new(), "data": {f"k{n}": "v" for n in range(90_000)}})
+    yield one("55,000 unknown fields", {**_new(), **dict.fromkeys(map(str, range(55_000)), 1)})
+    yield one("55,000 texts", {**_new(), "data": {f"k{n}": "v" for n in range(55_000)}})
     metadata: dict[str, dict[str, Any]] = {
         "150,000 labels": {"labels": {f"l{n}": "v" for n in range(150_000)}},
-        "90,000 labels": {"labels": {f"l{n}": "v" for n in range(90_000)}},
+        "55,000 labels": {"labels": {f"l{n}": "v" for n in range(55_000)}},
         "a label of 1 MB": {"labels": {"a" * 1_000_000 + "-": "-" * 1_000_000}},
         "annotations of 2.5 MB": {"annotations": {f"a{n}": "x" * 100 for n in range(20_000)}},
         "40,000 annotations": {"annotations": {f"{n}": "x" for n in range(40_000)}},
         "20,000 owners": {"ownerReferences": [
             {"apiVersion": "v1", "kind": "Pod", "name": f"p{n}", "uid": f"u{n}"} for n in range(20_000)]},
         "20,000 managed fields": {"managedFields": [{"manager": f"m{n}"} for n in range(20_000)]},
-        "90,000 finalizers": {"finalizers": [f"example.com/{n}" for n in range(90_000)]},
+        "55,000 finalizers": {"finalizers": [f"example.com/{n}" for n in range(55_000)]},
     }
     for name, fields in metadata.items():
         yield one(name, {"metadata": {"generateName": "a-", **fields}})
@@ -172,7 +172,7 @@ def patch_requests() -> Iterator[NastyRequest]:
         {"op": "copy", "from": "/l", "path": "/l/-"}] * 40, f"{CONFIG_MAPS}/small", SMALL)
     yield steps("10,000 small copies", [{"op": "copy", "from": "/data/k00001", "path": "/data/x"}] * 10_000)
     yield steps("10,000 replacements", [{"op": "replace", "path": "/data/k00001", "value": "w"}] * 10_000)
-    yield steps("insertions at the front", [{"op": "add", "path": "/l", "value": [0] * 90_000}] + [
+    yield steps("insertions at the front", [{"op": "add", "path": "/l", "value": [0] * 8_000}] + [
         {"op": "add", "path": "/l/0", "value": 0}] * 9_999)
     yield steps("tests of everything", [{"op": "test", "path": "/l", "value": 0}] + [
         {"op": "test", "path": "/data", "value": {"k": "v"}}] * 9_000)
@@ -252,6 +252,43 @@ def object_requests() -> Iterator[NastyRequest]:
         {"name": "s", "counters": {f"c{n}": {"value": "1"} for n in range(30_000)}}]))
     yield post("slice: 20,000 taints", f"{DRA}/resourceslices", _slice("tainted", [
         {"name": "d", "taints": [{"key": f"k{n}", "effect": "NoSchedule"} for n in range(20_000)]}]))
+
+
+def other_requests() -> Iterator[NastyRequest]:
+    """Kinds that only administrators and components write."""
+    outfitter, kubevirt = "/apis/outfitter.dev/v1alpha1", "/apis/kubevirt.io/v1/namespaces/default"
+    bookings = [{"device": {"driver": "d", "pool": "p", "device": f"d{n}"}, "request": "r", "state": "booked",
+                 "since": "2026-01-01T00:00:00Z", "holder": {"kind": "ResourceClaim", "namespace": "default", "name": f"c{n}",
+                                                             "uid": f"u{n}"}} for n in range(4_000)]
+    page = post("a page", f"{outfitter}/ledgerpages", _named("stall", spec={"host": "stall", "bookings": bookings[:2_000]}))
+    yield post("page: 4,000 bookings", f"{outfitter}/ledgerpages", _named(
+        "stall-too", spec={"host": "stall-too", "bookings": bookings}))
+    yield patch("page: 4,000 bookings instead of 2,000", f"{outfitter}/ledgerpages/stall", {
+        "spec": {"bookings": bookings}}, MERGE, setup=(page,))
+    yield patch("page: 4,000 reservations", f"{outfitter}/ledgerpages/stall", {"spec": {"reserved": [
+        {"device": entry["device"], "reason": "x"} for entry in bookings]}}, MERGE, setup=(page,))
+    yield post("flavor: 55,000 extra specs", f"{outfitter}/flavors", _new(spec={
+        "vcpus": 1, "memory": "1Gi", "extraSpecs": {f"k{n}": "v" for n in range(55_000)}}))
+    yield post("flavor: 55,000 PCI aliases", f"{outfitter}/flavors", _new(spec={
+        "vcpus": 1, "memory": "1Gi", "extraSpecs": {"pci_passthrough:alias": ",".join(f"a{n}:1" for n in range(55_000))}}))
+    yield post("network: nested 1 MB deep", "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions", _new(
+        spec={"config": "[" * 1_000_000}))
+    yield post("KubeVirt: 55,000 feature gates", f"{kubevirt}/kubevirts", _new(spec={"configuration": {
+        "developerConfiguration": {"featureGates": [f"G{n}" for n in range(55_000)]}}}))
+    yield post("KubeVirt: 20,000 permitted devices", f"{kubevirt}/kubevirts", _new(spec={"configuration": {
+        "permittedHostDevices": {"pciHostDevices": [
+            {"pciVendorSelector": "10de:1234", "resourceName": f"example.com/r{n}"} for n in range(20_000)]}}}))
+    yield post("secret: 55,000 texts", "/api/v1/namespaces/default/secrets", _new(stringData={
+        f"k{n}": "v" for n in range(55_000)}))
+    yield post("event: 55,000 unknown fields", EVENTS, _new(involvedObject={f"k{n}": "v" for n in range(55_000)}))
+    yield post("VM: a user data of 3 MB", f"{kubevirt}/virtualmachines", _new(spec={"runStrategy": "Halted", "template": {
+        "spec": {"domain": {}, "volumes": [{"name": "c", "cloudInitNoCloud": {"userDataBase64": "QUFB" * 700_000}}]}}}))
+    yield post("DeviceTaintRule: 55,000 unknown fields", f"{DRA.replace('v1', 'v1beta2')}/devicetaintrules", _new(spec={
+        "taint": {"key": "a", "effect": "None"}, **{f"k{n}": "v" for n in range(55_000)}}))
+    yield patch("node: 30,000 taints", "/api/v1/nodes/node-0", {"spec": {"taints": [
+        {"key": f"k{n}", "effect": "PreferNoSchedule"} for n in range(30_000)]}}, STRATEGIC)
+    yield patch("node: 55,000 annotations", "/api/v1/nodes/node-0", {"metadata": {"annotations": {
+        f"k{n}": "v" for n in range(55_000)}}}, MERGE)
 
 
 EXPRESSIONS: dict[str, str] = {
@@ -363,6 +400,6 @@ def anonymous_requests() -> Iterator[NastyRequest]:
 
 
 GROUPS: dict[str, Callable[[], Iterator[NastyRequest]]] = {
-    "yaml": yaml_requests, "json": json_requests, "patch": patch_requests, "object": object_requests,
+    "yaml": yaml_requests, "json": json_requests, "patch": patch_requests, "object": object_requests, "other": other_requests,
     "schedule": scheduling_requests, "list": list_requests, "anonymous": anonymous_requests,
 }

@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from outfitter.api import kinds
 from outfitter.api.booking import OUT_OF_SERVICE_STATES, raw_entries
 from outfitter.api.kinds import Kind, Object
@@ -255,10 +257,13 @@ def _checked_part(change: WriteRequest) -> Object:
     malformed and must not prevent that others are added or removed."""
     if change.kind != kinds.LEDGER_PAGE or change.old is None or not isinstance(change.new.get("spec"), dict):
         return change.new
-    had = {field: raw_entries(change.old, field) for field in ("bookings", *OUT_OF_SERVICE_STATES)}
-    spec = {field: [entry for entry in value if entry not in had[field]] if field in had and isinstance(value, list) else value
-            for field, value in change.new["spec"].items()}
+    had = {field: set(map(_canonical, raw_entries(change.old, field))) for field in ("bookings", *OUT_OF_SERVICE_STATES)}
+    spec = {field: [entry for entry in value if _canonical(entry) not in had[field]]
+            if field in had and isinstance(value, list) else value for field, value in change.new["spec"].items()}
     return {**change.new, "spec": spec}
+
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode  # equal exactly for equal entries
 
 
 def _first(causes: Iterator[Cause]) -> Iterator[Cause]:

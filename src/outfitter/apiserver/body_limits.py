@@ -8,7 +8,7 @@ from typing import Any
 from outfitter.errors import BadRequest, TooLarge, shortened
 
 MAX_DEPTH = 128  # levels of nesting in a body or in a patched object
-MAX_VALUES = 100_000  # values in a JSON or protobuf body, and in an object that is stored
+MAX_VALUES = 60_000  # values in a JSON or protobuf body, and in an object that is stored
 MAX_YAML_VALUES = 25_000  # keys and values in a YAML body, with aliases and merge keys spelt out; YAML takes longer to read
 MAX_KEY = 4096  # characters in the name of a field
 MAX_DUPLICATES = 100  # duplicate fields that are reported, as by Kubernetes

@@ -56,6 +56,12 @@ def _below(prefix: str, bounds: Bounds) -> dict[str, int]:
 
 
 BOUNDS: Mapping[str, Bounds] = {
+    "Node": {"spec.taints": POD_ITEMS},
+    "Flavor": {"spec.extraSpecs": POD_ITEMS},
+    "KubeVirt": _below("spec.configuration", dict.fromkeys((
+        "developerConfiguration.featureGates", "developerConfiguration.disabledFeatureGates",
+        "permittedHostDevices.pciHostDevices", "permittedHostDevices.mediatedDevices", "permittedHostDevices.usb",
+        "network.binding"), METADATA_ITEMS)),
     "Pod": _below("spec", _POD),
     "DeviceClass": {"spec.selectors": 32, "spec.config": 32},
     "ResourceClaim": {**_below("spec", _CLAIM), "status.reservedFor": 256},

@@ -41,7 +41,7 @@ def network(obj: Mapping[str, Any]) -> Iterator[Cause]:
         if text and not isinstance(json.loads(text), dict):
             yield Cause("spec.config", "Invalid value: must be the text of a JSON object, such as "
                                        '{"cniVersion": "0.3.1", "name": "lan", "type": "bridge", "bridge": "br0"}')
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         yield Cause("spec.config", f"Invalid value: must be JSON: {error}")
 
 
