@@ -63,6 +63,12 @@ def test_api_resources_and_version(kubectl: Kubectl) -> None:
     assert "resource.k8s.io/v1beta1" in kubectl("api-versions")
 
 
+def test_another_user_is_refused_with_the_reason(kubectl: Kubectl) -> None:
+    seen = kubectl("get", "configmaps", "--as", "bob", fails=True)
+    assert 'users "bob" is forbidden: User "admin" cannot impersonate' in seen
+    assert "impersonation is not served" in seen
+
+
 EXPLAINED = {  # field -> words of what kubectl explain prints about it
     "vmi.status.deviceStatus.gpuStatuses.deviceResourceClaimStatus": ("driver\t<string>", "pool\t<string>", "product\t<string>",
                                                                       "The DRA driver that publishes the device."),

@@ -216,6 +216,8 @@ def _query(scope: Scope) -> Mapping[str, list[str]]:
 
 
 def _failed(error: OutfitterError, target: RequestPath | None) -> Response:
+    if target is None and isinstance(error, auth.ImpersonationRefused):  # of discovery kubectl shows text, and no Status
+        return Response(error.message.encode(), error.status, content_type="text/plain")
     body: Object = status.failure(error, target)
     whole = response(body, error.status)
     seconds = body.get("details", {}).get("retryAfterSeconds")

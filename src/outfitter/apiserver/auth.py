@@ -59,17 +59,22 @@ def _of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     return User(names[-1], tuple(groups)) if names else None
 
 
+class ImpersonationRefused(Forbidden):
+    """The request was to run as another user."""
+
+
 def refuse_impersonation(user: User | None, headers: Mapping[bytes, bytes]) -> None:
-    """Forbidden if the request is to run as another user: ignored, it would run with the rights of its sender."""
+    """ImpersonationRefused if the request is to run as another user: ignored, it would run with the rights of its sender."""
     asked = sorted(name for name in headers if name.startswith(IMPERSONATE))
     if not asked:
         return
     about = IMPERSONATED.get(asked[-1], "userextras")  # the user, if one is named: it sorts last
     value = headers[asked[-1]].decode("latin-1")
-    raise Forbidden(f'{about} "{shortened(value)}" is forbidden: User "{user.name if user else "system:anonymous"}" cannot '
-                    f'impersonate resource "{about}" in API group "" at the cluster scope: impersonation is not served, as the '
-                    "only users are those of client certificates and tokens; send the request without "
-                    f"{', '.join(shortened(name.decode('latin-1')) for name in asked[:4])} (kubectl: without --as)")
+    raise ImpersonationRefused(
+        f'{about} "{shortened(value)}" is forbidden: User "{user.name if user else "system:anonymous"}" cannot impersonate '
+        f'resource "{about}" in API group "" at the cluster scope: impersonation is not served, as the only users are those of '
+        "client certificates and tokens; send the request without "
+        f"{', '.join(shortened(name.decode('latin-1')) for name in asked[:4])} (kubectl: without --as)")
 
 
 def authorize(user: User, verb: str, target: RequestPath | None, path: str) -> None:
