@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outfitter import errors
-from outfitter.api.kinds import Kind
-from outfitter.controllers.manager import ControllerContext, ControllerManager, settle
+from outfitter.api.kinds import CONFIG_MAP, EVENT, Kind
+from outfitter.controllers.manager import ControllerContext, ControllerManager, enqueue_on_change, settle
 from outfitter.errors import OutfitterError
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
@@ -82,3 +82,36 @@ async def test_one_watch_for_each_kind_serves_all_controllers(monkeypatch: pytes
         await scene.running("blue")
     assert {"Pod", "ResourceClaim", "ResourceSlice", "VirtualMachineInstance"} <= set(watched)
     assert {kind: count for kind, count in watched.items() if count > 1} == {}
+
+
+class Faulty:
+    """Fails on one object."""
+
+    name, kind = "faulty", CONFIG_MAP
+
+    def __init__(self, context: ControllerContext) -> None:
+        self.queue, self.seen = WorkQueue(context.clock), set[str]()
+        enqueue_on_change(context.informer(CONFIG_MAP), self.queue)
+
+    async def reconcile(self, key: str) -> float | None:
+        self.seen.add(key)
+        if key == "here/bad":
+            raise KeyError("spec")
+        return None
+
+
+async def test_a_fault_is_reported_on_the_object_and_stops_no_other() -> None:
+    store, clock = Memory(clock=ManualClock()), ManualClock()
+    context = ControllerContext(store, clock=clock)
+    faulty = Faulty(context)
+    runner = ControllerManager(context, [faulty], workers=1)
+    await runner.start()
+    for name in ("bad", "good"):
+        await store.create(CONFIG_MAP, {"metadata": {"name": name, "namespace": "here"}})
+    await settle(lambda kind: store.watch_cache(kind).revision, context, [runner])
+    await runner.stop()
+    assert faulty.seen == {"here/bad", "here/good"}
+    [event] = (await store.list(EVENT)).items
+    assert (event["reason"], event["involvedObject"]["name"]) == ("ReconcileFailed", "bad")
+    assert event["message"].startswith("faulty failed and tries again: KeyError('spec')")
+    assert runner.errors["faulty", "fault"] == 1

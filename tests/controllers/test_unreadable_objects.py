@@ -20,8 +20,9 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.rejection import RejectionCode
 from outfitter.apiserver import auth
 from outfitter.apiserver.app import App
-from outfitter.cli import history, providers, why
+from outfitter.cli import history, object_commands, providers, why
 from outfitter.cli.device import listing
+from outfitter.cli.vm import view
 from outfitter.errors import OutfitterError
 from tests.apiserver import asgi
 from tests.controllers import planting, scenario
@@ -61,11 +62,14 @@ async def answers(planted: PlantedProduct, objects: Iterable[tuple[Kind, Object]
     asked = [f"{EXPLAINED[kind]}/{obj['metadata']['name']}" for kind, obj in objects if kind in EXPLAINED]
     commands: list[Callable[[], Awaitable[None]]] = [
         lambda: why.why(elsewhere, ["vmi/other"], long=True, how=""),
+        lambda: view.list_(here, everywhere=True),
         lambda: listing.devices(here, node=None, states=(), how="table", everything=True),
         lambda: providers.providers(here, node=None, how="table"),
         lambda: history.history(here, "node-0/pci-0000-3b-00-0-vf0", how="table"),
         *(functools.partial(why.why, here, [word], long=True, how="json") for word in (
-            "vmi/waits", "vm/green", "vmi/blue", "claim/unused", *asked))]
+            "vmi/waits", "vm/green", "vmi/blue", "claim/unused", *asked)),
+        *(functools.partial(object_commands.describe, InProcess(planted.store, obj["metadata"].get("namespace", "")),
+                            [f"{kind.resource}/{obj['metadata']['name']}"]) for kind, obj in objects)]
     for command in commands:
         with contextlib.suppress(OutfitterError):  # a message: the page of the device cannot be read, or the object is gone
             assert (await said(command()))[0]

@@ -145,5 +145,5 @@ async def describe(client: Client, words: Sequence[str]) -> None:
         obj = await client.store.get(kind, name, client.namespace_for(kind))
         lines = await printers.description(client, kind, obj)
         if kind in why.EXPLAINED:
-            lines += ["Why:", *(f"  {line}" for line in why.EXPLAINED[kind](await why.cluster_objects(client), obj).text())]
+            lines += ["Why:", *(f"  {line}" for line in why.explained(await why.cluster_objects(client), kind, obj).text())]
         printers.print_lines([*([""] if number else []), *lines])

@@ -11,6 +11,7 @@ import yaml
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.validate import readable
 from outfitter.cli.client import Client
 from outfitter.errors import NotFound, OutfitterError
 
@@ -80,6 +81,9 @@ async def description(client: Client, kind: Kind, obj: Object) -> list[str]:
     if meta.get("namespace"):
         lines.append(f"Namespace:    {meta['namespace']}")
     lines.append(f"Kind:         {kind.kind} ({kind.api_version})")
+    if (found := readable.unreadable(kind, obj)) is not None:
+        lines += [f"Unreadable:   {found}; repair or delete it: {found.repair}", *_fields(obj, ("apiVersion", "kind"))]
+        return [*lines, *await _events(client, found.reference()["metadata"])]
     lines.append(f"Created:      {meta.get('creationTimestamp')}")
     for owner in meta.get("ownerReferences") or ():
         lines.append(f"Belongs to:   {owner['kind']}/{owner['name']}")
@@ -87,15 +91,19 @@ async def description(client: Client, kind: Kind, obj: Object) -> list[str]:
         pairs = {name: text for name, text in (meta.get(key) or {}).items() if name != LAST_APPLIED}
         if pairs:
             lines.append(f"{title + ':':<14}" + ", ".join(f"{name}={text}" for name, text in sorted(pairs.items())))
-    for key in (key for key in obj if key not in ("apiVersion", "kind", "metadata")):
-        lines += [f"{key[:1].upper() + key[1:]}:", *(f"  {line}" for line in _yaml(obj[key]).splitlines())]
-    return [*lines, *await _events(client, meta)]
+    return [*lines, *_fields(obj, ("apiVersion", "kind", "metadata")), *await _events(client, meta)]
+
+
+def _fields(obj: Object, shown: Sequence[str]) -> list[str]:
+    """All of an object but what is shown already."""
+    return [line for key in obj if key not in shown
+            for line in (f"{key[:1].upper() + key[1:]}:", *(f"  {line}" for line in _yaml(obj[key]).splitlines()))]
 
 
 async def _events(client: Client, meta: Object) -> list[str]:
     try:
         listing = await client.store.list(kinds.EVENT, meta.get("namespace") or "default",
-                                          fields=f"involvedObject.uid={meta['uid']}")
+                                          fields=f"involvedObject.uid={meta.get('uid', '')}")
     except OutfitterError as error:
         return [f"Events:       cannot be read: {error}"]
     if not listing.items:

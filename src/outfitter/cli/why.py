@@ -48,7 +48,7 @@ async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> 
         if there is None:
             there = replace(await cluster_objects(client), time=time)
             warn_malformed(there.malformed)
-        answers.append(_explained(there, actual_kind, obj))
+        answers.append(explained(there, actual_kind, obj))
     if how == "json":
         objects = [answer.to_object(long=long) for answer in answers]
         click.echo(json.dumps(objects[0] if len(objects) == 1 else objects, indent=2))
@@ -57,7 +57,7 @@ async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> 
                      for line in answer.text(long=long, more=f"outfit why {answer.about} --long", time=time))
 
 
-def _explained(cluster: ClusterObjects, kind: Kind, obj: Object) -> Explanation:
+def explained(cluster: ClusterObjects, kind: Kind, obj: Object) -> Explanation:
     if (found := readable.unreadable(kind, obj)) is not None:
         return unreadable_object(found)
     try:

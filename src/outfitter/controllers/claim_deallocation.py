@@ -26,6 +26,7 @@ class ClaimDeallocation:
     from the page."""
 
     name = "claim_deallocation"
+    kind = kinds.RESOURCE_CLAIM  # of its keys
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store

@@ -226,6 +226,7 @@ class DeviceStatus:
     """The controller: reads the cache, calls `decide`, writes one patch."""
 
     name = "device_status"
+    kind = kinds.VMI  # of its keys
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context

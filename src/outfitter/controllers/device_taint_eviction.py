@@ -28,6 +28,7 @@ EVENT = "DeviceTaintManagerEviction"
 
 class DeviceTaintEviction:
     name = "device_taint_eviction"
+    kind = kinds.POD  # of its keys
 
     def __init__(self, context: ControllerContext, cache: SchedulerCache) -> None:
         self._context, self._cache = context, cache

@@ -23,6 +23,7 @@ from outfitter.store.workqueue import WorkQueue
 
 class LedgerMirror:
     name = "ledger_mirror"
+    kind = kinds.RESOURCE_CLAIM  # of its keys
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store

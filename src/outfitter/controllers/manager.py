@@ -22,6 +22,7 @@ from outfitter.store.readable_store import ReadableStore
 from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
+FAULT = "ReconcileFailed"  # the reason of the event about an object that a controller fails on
 IN_A_ROW = 4  # keys that a worker looks at before others get their turn
 WRITING = 0.001  # seconds between two looks at whether the disk is done
 
@@ -147,9 +148,10 @@ class ControllerManager:
                 log.warning("%s %s: %s", controller.name, key, error)
                 self.errors[controller.name, "refused"] += 1
                 queue.retry(key)
-            except Exception:
+            except Exception as error:
                 log.exception("%s %s: this is a fault of outfitter; trying again", controller.name, key)
                 self.errors[controller.name, "fault"] += 1
+                await self._report_fault(controller, key, error)
                 queue.retry(key)
             else:
                 queue.forget(key)
@@ -159,6 +161,17 @@ class ControllerManager:
                 queue.done(key)
             if turn % IN_A_ROW == 0:  # a store in memory never suspends: the others would get no turn before all is done
                 await asyncio.sleep(0)
+
+
+    async def _report_fault(self, controller: Controller, key: str, error: Exception) -> None:
+        """On the object, where the keys of the controller are those of a kind."""
+        kind: Kind | None = getattr(controller, "kind", None)
+        informer = self._context.informers.get(kind) if kind is not None else None
+        obj = informer.readable(key) if informer is not None else None
+        if obj is not None and kind is not None:
+            about = {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
+            await self._context.events.warning(about, FAULT, f"{controller.name} failed and tries again: {error!r}; this is a "
+                                               "fault of outfitter, and its log has the details")
 
 
 async def settle(

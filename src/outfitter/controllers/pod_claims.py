@@ -25,6 +25,7 @@ class PodClaims:
     """Claims from templates: one for each entry of a pod that names a template."""
 
     name = "pod_claims"
+    kind = kinds.POD  # of its keys
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store

@@ -25,6 +25,7 @@ WHILE = 40.0  # seconds, as in Kubernetes
 
 class PodGc:
     name = "pod_gc"
+    kind = kinds.POD  # of its keys
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store

@@ -43,6 +43,7 @@ EXCLUDED = 60.0  # seconds for which a host is excluded whose devices could not 
 
 class Scheduler:
     name = "scheduler"
+    kind = kinds.POD  # of its keys
 
     def __init__(self, context: ControllerContext, cache: SchedulerCache) -> None:
         self._context, self._store, self.cache = context, context.store, cache

@@ -27,6 +27,7 @@ CHANGED = "a non-live-updatable field was changed in the template spec: it count
 
 class VmController:
     name = "vm"
+    kind = kinds.VM  # of its keys
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store

@@ -61,6 +61,7 @@ class LauncherPods:
 
 class VmiController:
     name = "vmi"
+    kind = kinds.VMI  # of its keys
 
     def __init__(self, context: ControllerContext, aliases: AliasSet | None = None, *, exact: bool = True) -> None:
         self._context, self._store = context, context.store

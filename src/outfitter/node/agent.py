@@ -38,6 +38,7 @@ SWEEP = "host|"  # a key of this form: stop and release what no pod of the host 
 
 class Agent:
     name = "node"
+    kind = kinds.POD  # of its keys
 
     def __init__(
         self,
