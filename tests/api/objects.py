@@ -39,3 +39,9 @@ def pod(**spec: Any) -> Object:
 
 def device_class(*expressions: Any) -> Object:
     return {"metadata": {"name": "x"}, "spec": {"selectors": [{"cel": {"expression": each}} for each in expressions]}}
+
+
+def published(**spec: Any) -> Object:
+    """A ResourceSlice."""
+    return {"metadata": {"name": "x"}, "spec": {
+        "driver": "d", "nodeName": "a", "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1}, **spec}}

@@ -19,7 +19,7 @@ from outfitter.store.memory import Memory
 from tests.apiserver.asgi import Client
 
 TERMS: Object = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "rack", "operator": "In", "values": ["r1"]}]}]}
-TOLERATION: Object = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule", "tolerationSeconds": 5}
+TOLERATION: Object = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoExecute", "tolerationSeconds": 5}
 WHERE: Object = {
     "nodeSelector": {"rack": "r1"},
     "tolerations": [TOLERATION],
@@ -46,10 +46,36 @@ REQUESTS: Object = {"devices": {
     "constraints": [{"requests": ["a", "b"], "matchAttribute": "resource.kubernetes.io/numaNode"}],
     "config": [{"requests": ["a"], "opaque": {"driver": "pci.outfitter.dev", "parameters": {"x": 1}}}],
 }}
+POLICY: Object = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "1Gi"}}
+SLICE: Object = {
+    "driver": "gpu.example.com", "perDeviceNodeSelection": True,
+    "pool": {"name": "rack/a", "generation": 1, "resourceSliceCount": 2},
+    "devices": [
+        {"name": "gpu-0", "nodeName": "a", "allowMultipleAllocations": True, "bindsToNode": True,
+         "attributes": {"model": {"string": "A"}, "example.com/cores": {"int": 8}, "up": {"bool": True},
+                        "fw": {"version": "1.2.3"}, "links": {"ints": [1, 2]}},
+         "capacity": {"memory": {"value": "8Gi", "requestPolicy": POLICY}},
+         "consumesCounters": [{"counterSet": "set", "counters": {"slices": {"value": "1"}}}],
+         "taints": [{"key": "example.com/hot", "value": "yes", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}],
+         "bindingConditions": ["example.com/ready"], "bindingFailureConditions": ["example.com/failed"],
+         "nodeAllocatableResourceMappings": {"cpu": {"capacityKey": "memory"}}},
+        {"name": "gpu-1", "nodeSelector": TERMS}]}
 GOOD: dict[Kind, Object] = {
+    kinds.RESOURCE_SLICE: {"spec": SLICE},
+    kinds.NODE: {"spec": {"unschedulable": True, "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]}, "status": {
+        "allocatable": {"cpu": "4"}, "capacity": {"memory": "8Gi"}, "addresses": [{"type": "Hostname", "address": "a"}],
+        "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}},
+    kinds.DEVICE_TAINT_RULE: {"spec": {"deviceSelector": {"driver": "d", "pool": "p", "device": "v"}, "taint": {
+        "key": "a", "effect": "NoExecute"}}},
+    kinds.CONFIG_MAP: {"data": {"a": "b"}, "binaryData": {"c": "eA=="}, "immutable": False},
+    kinds.SECRET: {"data": {"a": "eA=="}, "type": "Opaque"},
+    kinds.LEASE: {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 5, "renewTime": "2026-01-01T00:00:00.000000Z"}},
     kinds.VMI: {"spec": {**WHERE, "networks": [{"name": "default", "pod": {}}], "domain": DOMAIN, "volumes": [
         {"name": name, "hostDisk": {"path": f"/{name}"}} for name in ("a", "b")]}},
-    kinds.POD: {"spec": {**WHERE, "containers": [{"name": "c", "resources": {"requests": {"cpu": 0.5}}}]}},
+    kinds.POD: {"spec": {
+        **WHERE, "overhead": {"cpu": "250m"}, "resources": {"limits": {"memory": "1Gi"}}, "priority": 1, "schedulingGates": [
+            {"name": "example.com/later"}], "resourceClaims": [{"name": "a", "resourceClaimName": "a"}], "containers": [
+            {"name": "c", "resources": {"requests": {"cpu": 0.5}, "claims": [{"name": "a"}]}}]}},
     kinds.RESOURCE_CLAIM: {"spec": REQUESTS},
     kinds.RESOURCE_CLAIM_TEMPLATE: {"spec": {"metadata": {"labels": {"app": "web"}}, "spec": REQUESTS}},
     kinds.DEVICE_CLASS: {"spec": {"extendedResourceName": "example.com/gpu", "config": [
@@ -59,6 +85,8 @@ GOOD: dict[Kind, Object] = {
 }
 # Of another type than any field has that is none of these.
 ODD: tuple[Any, ...] = (-1, True, 1.5, "x", ["x"], [None], [{}], {"a": "b"})
+MAPS = ("data", "binaryData", "nodeSelector", "matchLabels", "labels")
+AMOUNTS = ("requests", "limits", "overhead", "allocatable", "capacity", "value", "default", "min", "max", "step")
 ANYTHING = ("parameters", "x", "guestMappingPassthrough", "rng", "masquerade", "pod")  # objects of which nothing is known
 
 
@@ -89,6 +117,8 @@ def with_(obj: Object, place: tuple[Any, ...], value: Any) -> Object:
     inner: Any = out
     for name in place[:-1]:
         inner = inner[name]
+    if not place:
+        return dict(value)
     inner[place[-1]] = value
     return out
 
@@ -103,8 +133,10 @@ def at(obj: Object, place: tuple[Any, ...]) -> Any:
 def right(odd: Any, place: tuple[Any, ...], now: Any) -> bool:
     if "parameters" in place[:-1] or (place[-1] in ANYTHING and isinstance(odd, dict)):
         return True
-    amount = len(place) > 1 and place[-2] in ("requests", "limits") and type(odd) is float  # as well as its text
-    return amount or kin(odd, now)
+    if "data" in place or (place[-1] in MAPS and isinstance(odd, dict)):
+        return kin(odd, now)
+    amount = place[-1] in AMOUNTS or (len(place) > 1 and place[-2] in AMOUNTS)
+    return (amount and type(odd) in (int, float)) or kin(odd, now)  # a number as well as its text
 
 
 def kin(one: Any, other: Any) -> bool:
@@ -122,19 +154,107 @@ async def test_a_value_of_another_type_is_refused_wherever_it_stands(client: Cli
     answer = await client.post(f"{path(kind)}?dryRun=All&fieldValidation=Strict", whole)
     assert answer.status == 201, answer.json
     wrong = []
-    for place, odd in ((place, odd) for place in places(whole["spec"], "spec") for odd in ODD):
+    for place, odd in ((place, odd) for part in GOOD[kind] for place in places(whole[part], part) for odd in ODD):
         if not right(odd, place, at(whole, place)):
             answer = await client.post(path(kind), with_(whole, place, odd))
             told = [cause["field"] for cause in answer.json.get("details", {}).get("causes", ())]
             said = answer.status == 422 and any(field.startswith(written(place)) for field in told)
-            if not said and not (answer.status == 400 and "spec" in answer.json["message"]):
+            if not said and not (answer.status == 400 and place[0] in answer.json["message"]):
                 wrong.append((written(place), odd, answer.status, answer.json.get("message")))
     assert wrong == []
     assert (await client.get(f"{path(kind)}/odd")).status == 404
 
 
-S, F = "spec", "firstAvailable"
+S, F, D = "spec", "firstAvailable", "devices"
+TLS = "kubernetes.io/tls"
 VALUES: dict[str, tuple[Kind, tuple[Any, ...], Any, str, str]] = {
+    "a slice for nodes by text": (kinds.RESOURCE_SLICE, (S, "nodeSelector"), "0", "spec.nodeSelector", "must be an object"),
+    "a slice for nodes by an object": (
+        kinds.RESOURCE_SLICE, (S, D, 1, "nodeSelector", "nodeSelectorTerms", 0, "matchExpressions", 0, "key"), {},
+        "spec.devices[1].nodeSelector.nodeSelectorTerms[0].matchExpressions[0].key", "must be text"),
+    "a device for nodes by no label": (
+        kinds.RESOURCE_SLICE, (S, D, 1, "nodeSelector", "nodeSelectorTerms", 0, "matchExpressions", 0, "key"), "-",
+        "spec.devices[1].nodeSelector.nodeSelectorTerms[0].matchExpressions[0].key", "example.com/MyName"),
+    "a device for nodes by a field that is none": (
+        kinds.RESOURCE_SLICE, (S, D, 1, "nodeSelector", "nodeSelectorTerms", 0), {"matchFields": [
+            {"key": "spec.x", "operator": "In", "values": ["a"]}]},
+        "spec.devices[1].nodeSelector.nodeSelectorTerms[0].matchFields[0].key", "metadata.name"),
+    "a slice for no nodes": (kinds.RESOURCE_SLICE, (S,), {"driver": "d", "pool": SLICE["pool"]}, "spec", "exactly one of"),
+    "a slice for a node, and not for all": (kinds.RESOURCE_SLICE, (S,), {
+        "driver": "d", "pool": SLICE["pool"], "allNodes": False, "nodeName": "a"}, "spec.allNodes", "set to true"),
+    "a slice for two sets of nodes": (kinds.RESOURCE_SLICE, (S, "allNodes"), True, "spec", "exactly one of `nodeName`"),
+    "a slice of an unnamed driver": (kinds.RESOURCE_SLICE, (S, "driver"), "", "spec.driver", "gpu.example.com"),
+    "a slice in a pool that has no name": (kinds.RESOURCE_SLICE, (S, "pool", "name"), "A b", "spec.pool.name", "example.com"),
+    "a pool of no slices": (kinds.RESOURCE_SLICE, (S, "pool", "resourceSliceCount"), 0, "spec.pool.resourceSliceCount", "zero"),
+    "two devices of one name": (kinds.RESOURCE_SLICE, (S, D, 1, "name"), "gpu-0", "spec.devices[1]", "Duplicate"),
+    "a device for no node": (kinds.RESOURCE_SLICE, (S, D, 0, "nodeName"), None, "spec.devices[0]", "exactly one of"),
+    "an attribute that no selector can name": (
+        kinds.RESOURCE_SLICE, (S, D, 0, "attributes", "a-b"), {"int": 1}, "spec.devices[0].attributes", "C identifier"),
+    "a capacity that is no amount": (kinds.RESOURCE_SLICE, (S, D, 0, "capacity", "memory", "value"), "lots",
+                                     "spec.devices[0].capacity.memory.value", "4Gi"),
+    "a counter that is no amount": (
+        kinds.RESOURCE_SLICE, (S, D, 0, "consumesCounters", 0, "counters", "slices", "value"), "1 slice",
+        "spec.devices[0].consumesCounters[0].counters.slices.value", "4Gi"),
+    "a policy without a default": (kinds.RESOURCE_SLICE, (S, D, 0, "capacity", "memory", "requestPolicy", "default"), None,
+                                   "spec.devices[0].capacity[memory].requestPolicy.default", "Required"),
+    "a policy by steps of nothing": (
+        kinds.RESOURCE_SLICE, (S, D, 0, "capacity", "memory", "requestPolicy", "validRange", "step"), 0,
+        "spec.devices[0].capacity[memory].requestPolicy.validRange.step", "greater than zero"),
+    "a policy beyond the capacity": (
+        kinds.RESOURCE_SLICE, (S, D, 0, "capacity", "memory", "requestPolicy", "validRange", "max"), "9Gi",
+        "spec.devices[0].capacity[memory].requestPolicy.validRange.max", "larger than capacity"),
+    "a policy of a device for one": (kinds.RESOURCE_SLICE, (S, D, 0, "allowMultipleAllocations"), False,
+                                     "spec.devices[0].capacity[memory].requestPolicy", "allowMultipleAllocations"),
+    "a device's taint of no effect": (kinds.RESOURCE_SLICE, (S, D, 0, "taints", 0, "effect"), "Some",
+                                      "spec.devices[0].taints[0].effect", '"NoSchedule", "NoExecute", "None"'),
+    "conditions to bind without one to fail": (kinds.RESOURCE_SLICE, (S, D, 0, "bindingFailureConditions"), [],
+                                               "spec.devices[0].bindingFailureConditions", "required to use"),
+    "a rule's taint without a key": (kinds.DEVICE_TAINT_RULE, (S, "taint", "key"), "", "spec.taint.key", "Required"),
+    "a rule for a pool that is none": (kinds.DEVICE_TAINT_RULE, (S, "deviceSelector", "pool"), "A b",
+                                       "spec.deviceSelector.pool", "example.com"),
+    "a taint without a key": (kinds.NODE, (S, "taints", 0, "key"), "", "spec.taints[0].key", "Required"),
+    "a taint whose key is none": (kinds.NODE, (S, "taints", 0, "key"), "a b", "spec.taints[0].key", "example.com/MyName"),
+    "a taint whose value is none": (kinds.NODE, (S, "taints", 0, "value"), "a b", "spec.taints[0].value", "63"),
+    "a taint without an effect": (kinds.NODE, (S, "taints", 0, "effect"), None, "spec.taints[0].effect", "PreferNoSchedule"),
+    "a taint of no effect": (kinds.NODE, (S, "taints", 0, "effect"), "Never", "spec.taints[0].effect", '"NoExecute"'),
+    "one taint twice": (kinds.NODE, (S, "taints"), [{"key": "a", "effect": "NoSchedule"}] * 2, "spec.taints[1]", "unique"),
+    "a host with less than nothing": (kinds.NODE, ("status", "allocatable", "cpu"), "-1", "status.allocatable.cpu", "zero"),
+    "a host with what is no amount": (kinds.NODE, ("status", "capacity", "memory"), "8 Gi", "status.capacity.memory", "4Gi"),
+    "overhead that is no amount": (kinds.POD, (S, "overhead", "cpu"), "x", "spec.overhead.cpu", "500m"),
+    "overhead below nothing": (kinds.POD, (S, "overhead", "cpu"), "-1", "spec.overhead.cpu", "zero or more"),
+    "a pod's resources below nothing": (kinds.POD, (S, "resources", "limits", "memory"), "-1", "spec.resources.limits.memory",
+                                        "zero or more"),
+    "a pod's claim that has no name": (kinds.POD, (S, "resourceClaims", 0, "resourceClaimName"), "A b",
+                                       "spec.resourceClaims[0].resourceClaimName", "example.com"),
+    "a gated pod on a node": (kinds.POD, (S, "nodeName"), "a", "spec.nodeName", "schedulingGates"),
+    "a preference that does not count": (
+        kinds.POD, (S, "affinity", "nodeAffinity", PREFERRED, 0, "weight"), 0,
+        f"spec.affinity.nodeAffinity.{PREFERRED}[0].weight", "1-100"),
+    "pods near no place": (kinds.POD, (S, "affinity", "podAntiAffinity", REQUIRED, 0, "topologyKey"), "",
+                           f"spec.affinity.podAntiAffinity.{REQUIRED}[0].topologyKey", "Required"),
+    "pods spread unevenly": (kinds.POD, (S, "topologySpreadConstraints"), [
+        {"maxSkew": 0, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
+        "spec.topologySpreadConstraints[0].maxSkew", "greater than zero"),
+    "a while for what never ends": (kinds.POD, (S, "tolerations", 0, "effect"), "NoSchedule", "spec.tolerations[0].effect",
+                                    "must be NoExecute"),
+    "an empty key": (kinds.CONFIG_MAP, ("data", ""), "x", "data[]", "alphanumeric"),
+    "a key that is none": (kinds.SECRET, ("data", "a/b"), "eA==", "data[a/b]", "alphanumeric"),
+    "a key that is a folder": (kinds.CONFIG_MAP, ("data", ".."), "x", "data[..]", "must not"),
+    "a key in both": (kinds.CONFIG_MAP, ("data", "c"), "x", "data[c]", "binaryData"),
+    "binary data that is text": (kinds.CONFIG_MAP, ("binaryData", "c"), "text!", "binaryData[c]", "base64"),
+    "a secret in plain text": (kinds.SECRET, ("data", "a"), "hush!", "data[a]", "stringData"),
+    "a ConfigMap that is too large": (kinds.CONFIG_MAP, ("data", "a"), "x" * 1_200_000, "data", "1048576"),
+    "a Secret that is too large": (kinds.SECRET, ("data", "a"), "AAAA" * 400_000, "data", "1048576"),
+    "a Secret without its account": (kinds.SECRET, ("type",), "kubernetes.io/service-account-token",
+                                     "metadata.annotations[kubernetes.io/service-account.name]", "Required"),
+    "a Secret without its private key": (kinds.SECRET, ("type",), "kubernetes.io/ssh-auth", "data[ssh-privatekey]", "Required"),
+    "a Secret without its registries": (kinds.SECRET, ("type",), "kubernetes.io/dockerconfigjson", "data[.dockerconfigjson]",
+                                        "Required"),
+    "registries that are no JSON": (kinds.SECRET, (), {
+        "metadata": {"name": "odd"}, "type": "kubernetes.io/dockercfg", "data": {".dockercfg": "W10="}}, "data[.dockercfg]",
+        "JSON object"),
+    "a certificate without its key": (kinds.SECRET, (), {
+        "metadata": {"name": "odd"}, "type": TLS, "data": {"tls.crt": ""}}, "data[tls.key]", "Required"),
     "a number that Go cannot read": (kinds.VMI, (S, "terminationGracePeriodSeconds"), 2 ** 63,
                                      "spec.terminationGracePeriodSeconds", "9223372036854775807"),
     "a count that Go cannot read": (

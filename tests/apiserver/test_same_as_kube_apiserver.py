@@ -20,8 +20,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from outfitter.api import kinds
+from outfitter.api import admission, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.validate.node_placement import REQUIRED
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
 from outfitter.apiserver.server import Server
@@ -36,6 +37,11 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{ns}/resourceclaims"
 PAGES = "/apis/outfitter.dev/v1alpha1/ledgerpages"
 # What differs between any two servers, or is written by parts that the embedded one does not have.
 OWN = ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "managedFields", "generation", "namespace")
+
+
+SECRETS = "/api/v1/namespaces/{ns}/secrets"
+PODS = "/api/v1/namespaces/{ns}/pods"
+NODES, SLICES = "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceslices"
 
 
 @dataclass
@@ -60,6 +66,23 @@ def claim(name: str, **exactly: Any) -> Object:
             "spec": {"devices": {"requests": [request]}}}
 
 
+def pod(**spec: Any) -> Object:
+    spec = {"automountServiceAccountToken": False, "serviceAccountName": "default", **spec}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "a"}], **spec}}
+
+
+def secret(type_: str, **data: str) -> Ask:
+    return Ask("POST", SECRETS, {"metadata": {"name": "s"}, "type": type_, "data": {
+        key.replace("_", "."): value for key, value in data.items()}}, query={"dryRun": "All"}, look=verdict)
+
+
+def slice_(*devices: Object, **spec: Any) -> Ask:
+    pool = {"name": "p", "resourceSliceCount": 1}
+    body = {"metadata": {"name": "{ns}"}, "spec": {
+        "driver": "d.example.com", "allNodes": True, "pool": pool, "devices": list(devices), **spec}}
+    return Ask("POST", SLICES, body, query={"dryRun": "All"}, look=verdict)
+
+
 def page(name: str) -> Object:
     return {"apiVersion": "outfitter.dev/v1alpha1", "kind": "LedgerPage", "metadata": {"name": name}, "spec": {"bookings": []}}
 
@@ -79,6 +102,12 @@ def essence(body: Any) -> Any:
     out = {key: value for key, value in body.items() if key not in ("kind", "apiVersion")}
     out["metadata"] = {key: value for key, value in body.get("metadata", {}).items() if key not in OWN}
     return out
+
+
+def verdict(body: Any) -> Any:
+    """Whether it is refused as invalid, and the fields; the rest of an accepted object differs by defaults."""
+    causes = (body.get("details") or {}).get("causes", ())
+    return body.get("reason"), sorted({cause.get("field") for cause in causes})
 
 
 def reason(body: Any) -> Any:
@@ -111,7 +140,75 @@ def event(**times: str) -> Object:
 ANNOTATE = {"metadata": {"annotations": {"a": "b"}}}
 A = f"{MAPS}/a"
 MAKE = Ask("POST", MAPS, config("a", labels={"tier": "x"}), keep="a")
+P = f"{PODS}/p"
+TERM: Object = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
+DEVICE: Object = {"name": "gpu-0"}
+POD_CHANGES: list[Object] = [
+    {"containers": [{"name": "c", "image": "b"}]}, {"containers": [{"name": "c", "image": "a", "tty": True}]},
+    {"containers": [{"name": "c", "image": "a"}, {"name": "d", "image": "a"}]}, {"activeDeadlineSeconds": 30},
+    {"activeDeadlineSeconds": 90}, {"activeDeadlineSeconds": None}, {"nodeName": "x"}, {"nodeSelector": {"a": "b"}},
+    {"resourceClaims": [{"name": "a", "resourceClaimName": "a"}]}, {"volumes": []}, {"priority": 5}]
+POD_SPECS: list[Object] = [
+    {}, {"overhead": {"cpu": "-1"}}, {"tolerations": [{"key": "a b", "operator": "Exists"}]},
+    {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 5}]},
+    {"nodeSelector": {"a b": "c"}}, {"schedulingGates": [{"name": "x"}], "nodeName": "a"},
+    {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}},
+    {"affinity": {"podAffinity": {REQUIRED: [{"topologyKey": ""}]}}},
+    {"affinity": {"podAffinity": {REQUIRED: [{"topologyKey": "rack"}]}}},
+    {"topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}]},
+    {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}]},
+    {"resourceClaims": [{"name": "a", "resourceClaimName": "A b"}]}]
 SCENARIOS: dict[str, list[Ask]] = {
+    "immutable data": [
+        Ask("POST", MAPS, {**config("a"), "immutable": True}), Ask("PATCH", A, {"data": {"k": "w"}}, MERGE),
+        Ask("PATCH", A, {"immutable": None}, MERGE), Ask("PATCH", A, {"binaryData": {"x": "eA=="}}, MERGE),
+        Ask("PATCH", A, {"metadata": {"labels": {"a": "b"}}}, MERGE)],
+    "keys and sizes of data": [
+        Ask("POST", MAPS, {**config("a"), "data": {key: "x"}}) for key in ("", "a b", "..", ".", "x" * 254)] + [
+        Ask("POST", MAPS, {**config("a"), "data": {"a": "x" * 1_200_000}}, look=reason),
+        Ask("POST", MAPS, {**config("a"), "binaryData": {"k": "eA=="}}),
+        Ask("POST", SECRETS, {"metadata": {"name": "s"}, "data": {"a": "AAAA" * 400_000}})],
+    "secrets by type": [
+        secret("kubernetes.io/tls"), secret("kubernetes.io/tls", tls_crt="", tls_key=""), secret("kubernetes.io/ssh-auth"),
+        secret("kubernetes.io/basic-auth"), secret("kubernetes.io/basic-auth", username=""),
+        secret("kubernetes.io/dockercfg"), secret("kubernetes.io/dockerconfigjson", _dockerconfigjson="W10="),
+        secret("kubernetes.io/dockerconfigjson", _dockerconfigjson="e30="), secret("kubernetes.io/service-account-token"),
+        secret("bootstrap.kubernetes.io/token"), secret("example.com/any", a="eA\n=="),
+        Ask("POST", SECRETS, {"metadata": {"name": "s"}, "data": {"a": "eA=="}}),
+        Ask("PATCH", f"{SECRETS}/s", {"type": "example.com/other"}, MERGE)],
+    "taints": [
+        Ask("POST", NODES, {"metadata": {"name": "{ns}"}, "spec": {"taints": taints}}, query={"dryRun": "All"}, look=reason)
+        for taints in ([{"key": "a", "effect": "NoSchedule"}], [{"key": "", "effect": "NoSchedule"}], [{"key": "a"}],
+                       [{"key": "a", "effect": "x"}], [{"key": "a", "value": "a b", "effect": "NoSchedule"}],
+                       [{"key": "a", "effect": "NoSchedule"}] * 2,
+                       [{"key": "a", "effect": effect} for effect in ("NoSchedule", "NoExecute")])],
+    "updates of a pod": [
+        Ask("POST", PODS, pod(activeDeadlineSeconds=60, tolerations=[{"key": "a", "operator": "Exists"}]), look=kind),
+        *(Ask("PATCH", P, {"spec": change}, MERGE, {"dryRun": "All"}, look=verdict) for change in POD_CHANGES)],
+    "updates of a pod with gates": [
+        Ask("POST", PODS, pod(schedulingGates=[{"name": "x"}, {"name": "y"}], nodeSelector={"rack": "a"}, affinity={
+            "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [TERM]}}}), look=kind),
+        *(Ask("PATCH", P, {"spec": change}, MERGE, {"dryRun": "All"}, look=verdict) for change in (
+            {"schedulingGates": [{"name": "y"}]}, {"schedulingGates": [{"name": "z"}]}, {"nodeSelector": {"disk": "b"}},
+            {"nodeSelector": {"rack": "b"}}, {"affinity": None},
+            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
+                {"matchExpressions": [*TERM["matchExpressions"], {"key": "b", "operator": "Exists"}]}]}}}},
+            {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [TERM, TERM]}}}}))],
+    "pods that are invalid": [
+        Ask("POST", PODS, pod(**spec), query={"dryRun": "All"}, look=reason) for spec in POD_SPECS],
+    "slices that are invalid": [
+        slice_(DEVICE), slice_(DEVICE, DEVICE), slice_({"name": "A b"}), slice_(allNodes=None), slice_(allNodes=False),
+        slice_(nodeName="a"), slice_(driver=""), slice_(driver="D.example.com"), slice_(pool={"name": "p"}),
+        slice_(pool={"name": "a//b", "resourceSliceCount": 1}), slice_(pool={"name": "a/b", "resourceSliceCount": 1}),
+        slice_(allNodes=None, nodeSelector={}), slice_(allNodes=None, nodeSelector={"nodeSelectorTerms": [TERM, TERM]}),
+        slice_(allNodes=None, nodeSelector={"nodeSelectorTerms": [TERM]}), slice_(allNodes=None, nodeName=""),
+        slice_({**DEVICE, "attributes": {"a-b": {"int": 1}}}), slice_({**DEVICE, "attributes": {"a": {}}}),
+        slice_({**DEVICE, "attributes": {"a.example.com/b": {"version": "1.0"}}}),
+        slice_({**DEVICE, "attributes": {"a": {"string": "x" * 65}}}), slice_({**DEVICE, "nodeName": "a"}),
+        slice_({**DEVICE, "nodeName": "a"}, allNodes=None, perDeviceNodeSelection=True),
+        slice_(DEVICE, allNodes=None, perDeviceNodeSelection=True),
+        slice_({**DEVICE, "capacity": {"m": {"value": "1"}}}),
+        slice_(*({"name": f"d-{number}"} for number in range(129)))],
     "create, read, replace, delete": [
         MAKE, Ask("GET", A), Ask("PUT", A, {**config("a"), "data": {"k": "w"}}), Ask("GET", MAPS), Ask("DELETE", A, look=kind),
         Ask("GET", A), Ask("DELETE", A), Ask("PUT", A, config("a"))],
@@ -194,7 +291,11 @@ SCENARIOS: dict[str, list[Ask]] = {
         Ask("POST", MAPS, {**config("a"), "dat": {}}, query={"fieldValidation": "Strict"}, look=lambda body: body["message"]),
         Ask("POST", MAPS, {**config("a"), "dat": {}}, query={"fieldValidation": "Foo"}),
         Ask("POST", CLAIMS, claim("c", cuont=1), query={"fieldValidation": "Strict"}, look=lambda body: body["message"]),
-        MAKE, Ask("PATCH", A, {"dat": {}}, MERGE, {"fieldValidation": "Strict"}, look=reason)],
+        MAKE, Ask("PATCH", A, {"dat": {}}, MERGE, {"fieldValidation": "Strict"}, look=reason),
+        Ask("POST", PODS, pod(hostname="a", hostnam="b", containers=[{
+            "name": "c", "image": "a", "comand": [], "resources": {"request": {}}, "env": [{"name": "a", "vale": "b"}]}],
+            volumes=[{"name": "v", "emptyDir": {"medum": ""}}], securityContext={"runasUser": 1}),
+            query={"fieldValidation": "Strict", "dryRun": "All"}, look=lambda body: sorted(body["message"].split(", ")[1:]))],
     "broken bodies": [
         Ask("POST", MAPS, b"{", look=reason), Ask("POST", MAPS, b"[1]", look=reason),
         Ask("POST", MAPS, b'{"metadata":3}', look=reason),
@@ -281,7 +382,7 @@ class Asked:
 @pytest.fixture
 async def both(cluster: kubernetes.Cluster, tmp_path: Path) -> AsyncIterator[tuple[Asked, Asked]]:
     ca, files = certify(tmp_path)
-    store = Memory()
+    store = Memory(rules=admission.AdmissionRules())
     server = Server(App(store, tokens={"t": User("t", (MASTERS,))}), **files)
     await server.start()
     namespace = f"same-{uuid.uuid4().hex[:8]}"
@@ -291,9 +392,16 @@ async def both(cluster: kubernetes.Cluster, tmp_path: Path) -> AsyncIterator[tup
     async with (
         _session(server.url, tls(ca, tmp_path), "t") as ours, _session(cluster.server, real_tls, cluster.token) as theirs,
     ):
+        await _service_account(theirs, namespace)
         yield Asked(ours, namespace), Asked(theirs, namespace)
     await server.stop()
     await store.close()
+
+
+async def _service_account(session: aiohttp.ClientSession, namespace: str) -> None:
+    """What kube-controller-manager does for every namespace, and pods need."""
+    async with session.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", json={"metadata": {"name": "default"}}) as reply:
+        assert reply.status == 201
 
 
 def _session(url: str, context: ssl.SSLContext, token: str) -> aiohttp.ClientSession:

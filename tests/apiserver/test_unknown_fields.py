@@ -31,7 +31,19 @@ CASES = {
                                 ["spec.devices[0].attributes.a.itn"]),
     "opaque parameters are anything": Case(kinds.DEVICE_CLASS, {"spec": {"config": [
         {"opaque": {"driver": "x", "parameters": {"any": {"thing": 1}}}}]}}, []),
-    "a pod's spec is not looked into": Case(kinds.POD, {"spec": {"x": 1}, "status": {"y": 2}, "z": 3}, ["z"]),
+    "in a pod": Case(
+        kinds.POD, {"spec": {"container": [], "overhead": {"any": 1}, "containers": [
+            {"name": "c", "imagePullPolcy": "Always", "env": [{"name": "a", "valueFrom": {"fieldRef": {"path": "x"}}}],
+             "resources": {"requests": {"any": 1}, "request": {}}, "assignedDevices": [{"resourceName": "x"}]}],
+            "volumes": [{"name": "v", "emptyDir": {"sizelimit": 1}}, {"projected": {"sources": [{"secret": {"nam": "x"}}]}}],
+            "securityContext": {"runAsRoot": True}},
+            "status": {"y": 2, "containerStatuses": [{"state": {"running": {"x": 1}}}]}, "z": 3},
+        ["spec.container", "spec.containers[0].imagePullPolcy", "spec.containers[0].env[0].valueFrom.fieldRef.path",
+         "spec.containers[0].resources.request", "spec.volumes[0].emptyDir.sizelimit",
+         "spec.volumes[1].projected.sources[0].secret.nam", "spec.securityContext.runAsRoot", "status.y",
+         "status.containerStatuses[0].state.running.x", "z"]),
+    "in a node": Case(kinds.NODE, {"spec": {"taint": [], "taints": [{"kye": "a"}]}, "status": {"allocatable": {"any": 1}}},
+                      ["spec.taint", "spec.taints[0].kye"]),
     "a custom kind keeps all below": Case(kinds.NETWORK_ATTACHMENT, {"spec": {"x": 1}}, []),
     "where VMs meet devices": Case(kinds.VMI, {"status": {"y": 2}, "spec": {
         "recourceClaims": [], "resourceClaims": [{"name": "a", "source": {}}, {"nmae": "b"}], "flavor": {"name": "x"},

@@ -12,7 +12,7 @@ from typing import Any
 from outfitter import app
 from outfitter.api import admission, kinds, known_fields
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.validate import schema
+from outfitter.api.validate import shapes
 from outfitter.api.write_request import WriteRequest
 from outfitter.cli.client import Client
 from outfitter.inventory.config import Config
@@ -154,7 +154,7 @@ async def _create_all(scene: Scene) -> None:
 
 def paths(kind: Kind, obj: Object) -> list[Path]:
     """All fields of an object, and those that it could have."""
-    found = dict.fromkeys([*_there(obj, ()), *_shaped({"metadata": schema.METADATA, **schema.SHAPES.get(kind.kind, {})}, ()),
+    found = dict.fromkeys([*_there(obj, ()), *_shaped({"metadata": shapes.METADATA, **shapes.SHAPES.get(kind.kind, {})}, ()),
                            *_known(known_fields.tree(kind, kind.version), ())])
     kept = [("metadata",), *(("metadata", name) for name in IDENTITY)]
     if kind == kinds.LEDGER_PAGE:

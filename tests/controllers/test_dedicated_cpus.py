@@ -174,7 +174,7 @@ async def test_a_claim_that_lost_its_status_gets_the_same_cpus_from_the_page() -
         a = await here.running("a")
         name = a["status"]["flavor"]["claimName"]
         before = (await here.find(kinds.RESOURCE_CLAIM, name) or {})["status"]["allocation"]
-        await here.store.patch(kinds.RESOURCE_CLAIM, name, {"status": {"allocation": None}}, "here", subresource="status")
+        await here.store.patch(kinds.RESOURCE_CLAIM, name, {"status": None}, "here", subresource="status")
 
         async def reported() -> Object | None:
             found: Object | None = ((await here.find(kinds.RESOURCE_CLAIM, name) or {}).get("status") or {}).get("allocation")

@@ -159,7 +159,7 @@ SLICES: dict[str, tuple[str, Object]] = {
         "spec.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].operator",
         {"nodeSelector": selector({"key": "a", "operator": "Like"})}),
     "a device with capacity that is no amount": (
-        "spec.devices[0].capacity[memory].value", {"allNodes": True, "devices": [
+        "spec.devices[0].capacity.memory.value", {"allNodes": True, "devices": [
             {"name": "a", "capacity": {"memory": {"value": {}}}}]}),
 }
 

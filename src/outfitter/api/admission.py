@@ -17,7 +17,22 @@ from outfitter.api.booking import OUT_OF_SERVICE_STATES, raw_entries
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.api.validate import bounds, flavors, kubevirt, names, pages, pods, readable, resources, schema, vms, warnings
+from outfitter.api.validate import (
+    bounds,
+    claim_status,
+    config_data,
+    flavors,
+    kubevirt,
+    names,
+    pages,
+    pods,
+    readable,
+    resources,
+    schema,
+    slices,
+    vms,
+    warnings,
+)
 from outfitter.api.write_request import WriteRequest
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, shortened
 
@@ -113,15 +128,15 @@ DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.DEVICE_TAINT_RULE: _taint_rule,
 }
 CHECKS: Mapping[Kind, Check] = {
-    kinds.CONFIG_MAP: names.texts("data", "binaryData"),
-    kinds.SECRET: names.texts("data"),
+    kinds.CONFIG_MAP: config_data.config_map,
+    kinds.SECRET: config_data.secret,
     kinds.POD: pods.pod,
     kinds.NODE: pods.node,
     kinds.DEVICE_CLASS: resources.device_class,
     kinds.DEVICE_TAINT_RULE: resources.taint_rule,
     kinds.RESOURCE_CLAIM: resources.claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.claim_template,
-    kinds.RESOURCE_SLICE: resources.resource_slice,
+    kinds.RESOURCE_SLICE: slices.resource_slice,
     kinds.NETWORK_ATTACHMENT: resources.network,
     kinds.KUBEVIRT: kubevirt.check,
     kinds.FLAVOR: flavors.flavor,
@@ -138,8 +153,16 @@ WARNINGS: Mapping[Kind, Warn] = {
     kinds.VM: warnings.vm_warnings,
     kinds.KUBEVIRT: lambda obj, config, look: kubevirt.config_warnings(obj),
 }
+STATUS_UPDATE_CHECKS: Mapping[Kind, Compare] = {kinds.RESOURCE_CLAIM: claim_status.changed}
+STATUS_CHECKS: Mapping[Kind, Check] = {  # for writes of the status subresource
+    kinds.NODE: pods.node_status,
+    kinds.POD: pods.pod_status,
+    kinds.RESOURCE_CLAIM: claim_status.claim_status,
+}
 UPDATE_CHECKS: Mapping[Kind, Compare] = {
-    kinds.POD: pods.same_place,
+    kinds.CONFIG_MAP: config_data.unchanged("data", "binaryData"),
+    kinds.SECRET: config_data.changed_secret,
+    kinds.RESOURCE_SLICE: slices.changed,
     kinds.RESOURCE_CLAIM: resources.unchanged_spec,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.unchanged_spec,
 }
@@ -160,8 +183,15 @@ class AdmissionRules:
             return self._delete(change)
         if too_long := bounds.check(change.kind.kind, obj, change.old):
             raise_invalid(change.kind, obj, too_long)
-        if type_errors := list(_first(schema.check(change.kind.kind, _checked_part(change), change.old))):
-            raise_invalid(change.kind, obj, [*type_errors, *_first(self._further_causes(change, type_errors))])
+        checked = _checked_part(change)
+        if not schema.conforms(change.kind.kind, checked, change.old):
+            type_errors = list(_first(schema.check(change.kind.kind, checked, change.old)))
+            if type_errors or change.old is None:
+                raise_invalid(change.kind, obj, [*type_errors, *_first(self._further_causes(change, type_errors))])
+            # Only parts that are stored already have fields of the wrong type; checks of values would fail on them.
+            if change.kind != kinds.LEDGER_PAGE:  # whose rules skip entries that are malformed
+                raise_invalid(change.kind, obj, list(_metadata_causes(change, obj)))
+                return obj
         if change.verb == "create":
             self._check_namespace(change)
         if change.verb == "create" and change.kind in CREATE_DEFAULTS:
@@ -211,21 +241,28 @@ class AdmissionRules:
     def _causes(self, change: WriteRequest, new: Object) -> Iterator[Cause]:
         kind = change.kind
         if change.subresource != "status" or (change.old is not None and new["metadata"] != change.old["metadata"]):
-            yield from names.metadata(new, namespaced=kind.namespaced, plain_label=kind in PLAIN_LABEL_NAMES)
+            yield from _metadata_causes(change, new)
         if kind in CHECKS and change.subresource == "":
             yield from CHECKS[kind](new)
             if kind in self._more and _new_spec(change):
                 yield from self._more[kind](new)
         if kind in CONFIG_CHECKS and change.subresource == "":
             yield from _config_causes(change, new)
+        if kind in STATUS_CHECKS and change.subresource == "status":
+            yield from STATUS_CHECKS[kind](new)
+            if change.old is not None and kind in STATUS_UPDATE_CHECKS:
+                yield from STATUS_UPDATE_CHECKS[kind](new, change.old)
         if kind == kinds.VMI:
             yield from vms.phase(new, change.old)
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
         if kind == kinds.LEDGER_PAGE and new is change.new:  # else it has malformed entries, which are missing here
             yield from pages.check(change, by_user=_by_user(change))
-        if change.old is not None and change.subresource == "" and kind in UPDATE_CHECKS:
-            yield from UPDATE_CHECKS[kind](new, change.old)
+        if change.old is not None and change.subresource == "":
+            if kind in UPDATE_CHECKS:
+                yield from UPDATE_CHECKS[kind](new, change.old)
+            if kind == kinds.POD and _new_spec(change):
+                yield from pods.changed_spec(new, change.old, binds=not _by_user(change))
 
     def _further_causes(self, change: WriteRequest, type_errors: Sequence[Cause]) -> Iterator[Cause]:
         """Further causes in an object with fields of the wrong type, from checks on the object without those fields."""
@@ -269,6 +306,10 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode  # equal exactly
 def _first(causes: Iterator[Cause]) -> Iterator[Cause]:
     """As many as a user reads: an object can have a cause for each of its values."""
     return itertools.islice(causes, MAX_CAUSES)
+
+
+def _metadata_causes(change: WriteRequest, new: Object) -> Iterator[Cause]:
+    yield from names.metadata(new, namespaced=change.kind.namespaced, plain_label=change.kind in PLAIN_LABEL_NAMES)
 
 
 def _within_path(inner: str, outer: str) -> bool:

@@ -1,4 +1,5 @@
-"""Known field names by kind and version, as data, and the search for unknown ones (strict field validation).
+"""Known field names by kind and version, and the search for unknown ones (strict field validation). The names of Kubernetes'
+kinds are those of their shapes (`validate.shapes`).
 
 A tree has the names of one level; `ANY` accepts everything below. Lists are checked item by item; "*" is the tree of every
 value of a map. A tree is only given where it is complete: a kind without one is checked at its top level and in metadata
@@ -13,7 +14,8 @@ from typing import Any, Union
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import known_kubevirt_fields
-from outfitter.api.validate import time_fields
+from outfitter.api.validate import node_placement, shapes, time_fields
+from outfitter.api.validate.shapes import dra
 from outfitter.errors import BadRequest
 
 Tree = Mapping[str, Union["Tree", None]]
@@ -21,119 +23,53 @@ ANY = None
 MAX_UNKNOWN = 1_000  # unknown fields that are looked for in an object
 
 
-def _leaves(names: str) -> dict[str, Tree | None]:
-    return dict.fromkeys(names.split())
+def _names(shape: Any) -> Any:
+    """The field names of a shape."""
+    if isinstance(shape, list):
+        return _names(shape[0])
+    if not isinstance(shape, Mapping):
+        return ANY
+    if "*" in shape:
+        inner = _names(shape["*"])
+        return ANY if inner is ANY else {"*": inner}
+    return {name.rstrip("!"): _names(inner) for name, inner in shape.items()}
 
 
-OWNER = _leaves("apiVersion kind name uid controller blockOwnerDeletion")
-MANAGED = _leaves("manager operation apiVersion time fieldsType fieldsV1 subresource")
-METADATA: Tree = _leaves(
-    "name generateName namespace selfLink uid resourceVersion generation creationTimestamp deletionTimestamp "
-    "deletionGracePeriodSeconds labels annotations finalizers"
-) | {"ownerReferences": OWNER, "managedFields": MANAGED}
-CONDITION: Tree = _leaves("type status observedGeneration lastTransitionTime reason message")
-REFERENCE: Tree = _leaves("kind namespace name uid apiVersion resourceVersion fieldPath")
+METADATA: Tree = _names(shapes.METADATA)
 
-# resource.k8s.io/v1
-_EXPRESSIONS = _leaves("key operator values")
-_NODE_SELECTOR: Tree = {"nodeSelectorTerms": {"matchExpressions": _EXPRESSIONS, "matchFields": _EXPRESSIONS}}
-_SELECTORS: Tree = {"cel": _leaves("expression")}
-_OPAQUE = _leaves("driver parameters")
-_TOLERATION = _leaves("key operator value effect tolerationSeconds")
-_CAPACITY_REQUEST: Tree = _leaves("requests")
-_EXACT = _leaves("deviceClassName allocationMode count adminAccess") | {
-    "selectors": _SELECTORS, "tolerations": _TOLERATION, "capacity": _CAPACITY_REQUEST}
-_SUBREQUEST = _leaves("name deviceClassName allocationMode count") | {
-    "selectors": _SELECTORS, "tolerations": _TOLERATION, "capacity": _CAPACITY_REQUEST}
-_REQUEST: Tree = {"name": ANY, "exactly": _EXACT, "firstAvailable": _SUBREQUEST}
-_FLAT_REQUEST: Tree = {"name": ANY, **_EXACT, "firstAvailable": _SUBREQUEST}
-_RESULT = _leaves(
-    "request driver pool device adminAccess bindingConditions bindingFailureConditions shareID consumedCapacity"
-) | {"tolerations": _TOLERATION}
-_ALLOCATION: Tree = {
-    "devices": {"results": _RESULT, "config": _leaves("source requests") | {"opaque": _OPAQUE}},
-    "nodeSelector": _NODE_SELECTOR,
-    "allocationTimestamp": ANY,
-}
-_DEVICE_STATUS = _leaves("driver pool device shareID data") | {
-    "conditions": CONDITION, "networkData": _leaves("interfaceName ips hardwareAddress")}
-_CLAIM_STATUS: Tree = {
-    "allocation": _ALLOCATION, "reservedFor": _leaves("apiGroup resource name uid"), "devices": _DEVICE_STATUS}
-_COUNTERS: Tree = {"*": _leaves("value")}
-_POLICY = _leaves("default validValues") | {"validRange": _leaves("min max step")}
-_DEVICE: dict[str, Tree | None] = _leaves(
-    "name nodeName allNodes bindsToNode bindingConditions bindingFailureConditions allowMultipleAllocations"
-) | {
-    "attributes": {"*": _leaves("bool bools int ints string strings version versions")},
-    "capacity": {"*": {"value": ANY, "requestPolicy": _POLICY}},
-    "consumesCounters": {"counterSet": ANY, "counters": _COUNTERS},
-    "nodeSelector": _NODE_SELECTOR,
-    "taints": _leaves("key value effect timeAdded"),
-    "nodeAllocatableResourceMappings": {"*": _leaves("allocationMultiplier capacityKey")},
-}
-_BASIC_DEVICE: Tree = {"name": ANY, "basic": {name: tree for name, tree in _DEVICE.items() if name != "name"}}
-_ALPHA_DEVICE: Tree = {"name": ANY, "basic": {**_DEVICE, "capacity": ANY}}
-
-
-def _claim_spec(request: Tree) -> dict[str, Tree | None]:
-    return {"devices": {
-        "requests": request,
-        "constraints": _leaves("requests matchAttribute distinctAttribute"),
-        "config": {"requests": ANY, "opaque": _OPAQUE},
-    }}
-
-
-def _slice_spec(device: Tree) -> Tree:
-    return _leaves("driver nodeName allNodes perDeviceNodeSelection") | {
-        "pool": _leaves("name generation resourceSliceCount"),
-        "nodeSelector": _NODE_SELECTOR,
-        "devices": device,
-        "sharedCounters": {"name": ANY, "counters": _COUNTERS},
-    }
-
-
-_CLASS_SPEC: dict[str, Tree | None] = {"selectors": _SELECTORS, "config": {"opaque": _OPAQUE}, "extendedResourceName": ANY}
+# resource.k8s.io before v1beta2: exactly was flat, and basic wrapped what describes a device.
+_FLAT_CLAIM_SPEC = _names({"devices": {**dra.CLAIM_SPEC["devices"], "requests": [
+    {"name": str, **dra.EXACTLY, "firstAvailable": dra.REQUEST["firstAvailable"]}]}})
+_BASIC: Tree = _names({name: wanted for name, wanted in dra.DEVICE.items() if name != "name!"})
 # v1alpha3 had these for claims that a controller allocates.
-_ALPHA_CLAIM_SPEC = _claim_spec(_FLAT_REQUEST) | {"controller": ANY}
-_ALPHA_CLASS_SPEC = _CLASS_SPEC | {"suitableNodes": _NODE_SELECTOR}
+_ALPHA_CLAIM_SPEC = {**_FLAT_CLAIM_SPEC, "controller": ANY}
+_ALPHA_CLASS_SPEC = _names({**dra.CLASS_SPEC, "suitableNodes": node_placement.NODE_SELECTOR})
+_CLAIM_STATUS = _names(dra.CLAIM_STATUS)
+
+
+def _slice_spec(basic: Tree) -> Tree:
+    return {**_names(dra.SLICE_SPEC), "devices": {"name": ANY, "basic": basic}}
+
 
 # Fields besides apiVersion, kind and metadata.
 TOP: Mapping[Kind, Tree] = {
     **known_kubevirt_fields.TOP,
-    kinds.NAMESPACE: {"spec": _leaves("finalizers"), "status": {"phase": ANY, "conditions": CONDITION}},
-    kinds.NODE: _leaves("spec status"),
-    kinds.POD: _leaves("spec status"),
-    kinds.EVENT: _leaves("reason message firstTimestamp lastTimestamp count type eventTime action reportingComponent "
-                         "reportingInstance") | {
-        "involvedObject": REFERENCE, "related": REFERENCE, "source": _leaves("component host"),
-        "series": _leaves("count lastObservedTime")},
-    kinds.CONFIG_MAP: _leaves("data binaryData immutable"),
-    kinds.SECRET: _leaves("data stringData type immutable"),
-    kinds.SERVICE_ACCOUNT: {
-        "secrets": REFERENCE, "imagePullSecrets": _leaves("name"), "automountServiceAccountToken": ANY},
-    kinds.LEASE: {"spec": _leaves("holderIdentity leaseDurationSeconds acquireTime renewTime leaseTransitions strategy "
-                                  "preferredHolder")},
-    kinds.DEVICE_CLASS: {"spec": _CLASS_SPEC},
-    kinds.RESOURCE_CLAIM: {"spec": _claim_spec(_REQUEST), "status": _CLAIM_STATUS},
-    kinds.RESOURCE_CLAIM_TEMPLATE: {"spec": {"metadata": METADATA, "spec": _claim_spec(_REQUEST)}},
-    kinds.RESOURCE_SLICE: {"spec": _slice_spec(_DEVICE)},
-    kinds.DEVICE_TAINT_RULE: {"spec": {"deviceSelector": _leaves("driver pool device"),
-                                       "taint": _leaves("key value effect timeAdded")}, "status": {"conditions": CONDITION}},
+    **{kind: _names(shapes.SHAPES[kind.kind]) for kind in kinds.ALL if kind.builtin},
 }
 OLDER: Mapping[tuple[Kind, str], Tree] = {
-    (kinds.RESOURCE_CLAIM, "v1beta1"): {"spec": _claim_spec(_FLAT_REQUEST), "status": _CLAIM_STATUS},
+    (kinds.RESOURCE_CLAIM, "v1beta1"): {"spec": _FLAT_CLAIM_SPEC, "status": _CLAIM_STATUS},
     (kinds.RESOURCE_CLAIM, "v1alpha3"): {"spec": _ALPHA_CLAIM_SPEC, "status": _CLAIM_STATUS},
-    (kinds.RESOURCE_CLAIM_TEMPLATE, "v1beta1"): {"spec": {"metadata": METADATA, "spec": _claim_spec(_FLAT_REQUEST)}},
+    (kinds.RESOURCE_CLAIM_TEMPLATE, "v1beta1"): {"spec": {"metadata": METADATA, "spec": _FLAT_CLAIM_SPEC}},
     (kinds.RESOURCE_CLAIM_TEMPLATE, "v1alpha3"): {"spec": {"metadata": METADATA, "spec": _ALPHA_CLAIM_SPEC}},
-    (kinds.RESOURCE_SLICE, "v1beta1"): {"spec": _slice_spec(_BASIC_DEVICE)},
-    (kinds.RESOURCE_SLICE, "v1alpha3"): {"spec": _slice_spec(_ALPHA_DEVICE)},
+    (kinds.RESOURCE_SLICE, "v1beta1"): {"spec": _slice_spec(_BASIC)},
+    (kinds.RESOURCE_SLICE, "v1alpha3"): {"spec": _slice_spec({**_BASIC, "capacity": ANY})},
     (kinds.DEVICE_CLASS, "v1alpha3"): {"spec": _ALPHA_CLASS_SPEC},
 }
 
 
 def tree(kind: Kind, version: str) -> Tree:
     """All known names of a kind in a version."""
-    top = OLDER.get((kind, version)) or TOP.get(kind) or _leaves("spec status")
+    top = OLDER.get((kind, version)) or TOP.get(kind) or {"spec": ANY, "status": ANY}
     return {"apiVersion": ANY, "kind": ANY, "metadata": METADATA, **top}
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from outfitter.api import known_fields
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.validate.schema import NUMBER, QUANTITY
+from outfitter.api.validate.shapes import NUMBER, QUANTITY, Amount, Time
 from outfitter.apiserver import descriptions, discovery, served_types
 from outfitter.apiserver.descriptions import Path
 
@@ -23,7 +23,7 @@ _QUERY: Mapping[str, str] = {
     "pretty": "Whether the answer is indented for reading.",
 }
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")  # a strategic patch would need typed schemas
-_TYPES: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean"}
+_TYPES: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean", Time: "string"}
 _OPERATIONS = {"get": "get", "put": "put", "patch": "patch", "delete": "delete"}
 
 
@@ -126,7 +126,17 @@ def _object(tree: known_fields.Tree | None, types: Mapping[str, Any], path: Path
 
 
 def _field(tree: known_fields.Tree | None, wanted: Any, path: Path) -> Object:
-    return {**_value(tree, wanted, path), "description": descriptions.describe(path)}
+    description = descriptions.describe(path)
+    if description == descriptions.KEPT:
+        tree, wanted = None, _outermost(wanted)
+    return {**_value(tree, wanted, path), "description": description}
+
+
+def _outermost(wanted: Any) -> Any:
+    """A type without the fields of its objects."""
+    if isinstance(wanted, list):
+        return [_outermost(wanted[0])]
+    return dict if isinstance(wanted, Mapping) else wanted
 
 
 def _value(tree: known_fields.Tree | None, wanted: Any, path: Path) -> Object:
@@ -136,7 +146,7 @@ def _value(tree: known_fields.Tree | None, wanted: Any, path: Path) -> Object:
         return _object(tree, wanted, path)
     if wanted in _TYPES:
         return {"type": _TYPES[wanted]}
-    if wanted in (QUANTITY, NUMBER):
+    if wanted in (QUANTITY, NUMBER, Amount):
         return {"x-kubernetes-int-or-string": True}
     if tree:
         return _object(tree, {}, path)

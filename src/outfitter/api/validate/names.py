@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.errors import Cause
@@ -39,16 +39,17 @@ def required(value: Any, field: str, hint: str = "") -> Iterator[Cause]:
         yield Cause(field, f"Required value{': ' + hint if hint else ''}", "FieldValueRequired")
 
 
-def texts(*fields: str) -> Callable[[Mapping[str, Any]], Iterator[Cause]]:
-    """A check that these fields map names to strings only."""
+def key(value: Any, field: str) -> Iterator[Cause]:
+    """The key of a label, a taint or a condition: "example.com/gpu"."""
+    if not value:
+        yield Cause(field, "Required value: a name such as example.com/my-name", "FieldValueRequired")
+    elif not _is_key(value):
+        yield _bad_key(field, value)
 
-    def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
-        for field in fields:
-            for key, value in (obj.get(field) or {}).items():
-                if not isinstance(value, str):
-                    yield Cause(f"{field}.{key}", f"Invalid value: {value!r}: must be text; put it in quotes")
 
-    return check
+def label_value(value: Any, field: str) -> Iterator[Cause]:
+    if value and not _is_label_value(value):
+        yield _bad_value(field, value)
 
 
 def metadata(obj: Mapping[str, Any], *, namespaced: bool, plain_label: bool) -> Iterator[Cause]:
@@ -70,22 +71,44 @@ def labels_and_annotations(meta: Any, field: str) -> Iterator[Cause]:
         yield from _pairs(meta.get("annotations"), f"{field}.annotations", values=False)
 
 
+def labels(pairs: Any, field: str) -> Iterator[Cause]:
+    """Labels, or labels to select by."""
+    yield from _pairs(pairs, field, values=True)
+
+
+def _is_key(text: str) -> bool:
+    prefix, slash, name = text.rpartition("/")
+    return bool(_QUALIFIED.fullmatch(name)) and len(name) <= 63 and (
+        not slash or (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix) is not None))
+
+
+def _is_label_value(text: str) -> bool:
+    return len(text) <= 63 and _QUALIFIED.fullmatch(text) is not None
+
+
+def _bad_key(field: str, text: str) -> Cause:
+    return Cause(field, f'Invalid value: "{text}": a key is a name of at most 63 letters, digits, \'-\', \'_\' or \'.\', '
+                        "with an optional DNS prefix (e.g. 'example.com/MyName')")
+
+
+def _bad_value(field: str, text: str) -> Cause:
+    return Cause(field, f'Invalid value: "{text}": a label value is at most 63 letters, digits, \'-\', \'_\' or \'.\'')
+
+
 def _pairs(pairs: Any, field: str, *, values: bool) -> Iterator[Cause]:
     if pairs is None:
         return
     if not isinstance(pairs, Mapping):
         yield Cause(field, "Invalid value: must be a map of text to text")
         return
-    for key, value in pairs.items():
-        prefix, _, name = key.rpartition("/")
-        if not _QUALIFIED.fullmatch(name) or len(name) > 63 or (prefix and not _SUBDOMAIN.fullmatch(prefix)):
-            yield Cause(field, f'Invalid value: "{key}": a key is a name of at most 63 letters, digits, \'-\', \'_\' or \'.\', '
-                               "with an optional DNS prefix (e.g. 'example.com/MyName')")
+    for name, value in pairs.items():
+        if not _is_key(name if values else name.lower()):
+            yield _bad_key(field, name)
         if not isinstance(value, str):
-            yield Cause(f"{field}.{key}", f"Invalid value: {value!r}: must be text; put it in quotes")
-        elif values and value and (not _QUALIFIED.fullmatch(value) or len(value) > 63):
-            yield Cause(field, f'Invalid value: "{value}": a label value is at most 63 letters, digits, \'-\', \'_\' or \'.\'')
-    if not values and sum(len(key) + len(str(value)) for key, value in pairs.items()) > ANNOTATIONS_MOST:
+            yield Cause(f"{field}.{name}", f"Invalid value: {value!r}: must be text; put it in quotes")
+        elif values and value and not _is_label_value(value):
+            yield _bad_value(field, value)
+    if not values and sum(len(name) + len(str(value)) for name, value in pairs.items()) > ANNOTATIONS_MOST:
         yield Cause(field, f"Too long: may not be more than {ANNOTATIONS_MOST} bytes", "FieldValueTooLong")
 
 
@@ -97,3 +120,32 @@ def _owners(references: Any) -> Iterator[Cause]:
         controllers += bool(reference.get("controller"))
     if controllers > 1:
         yield Cause("metadata.ownerReferences", "Invalid value: only one reference can have controller set to true")
+
+
+# -- names of drivers, pools and devices, in slices, claims and taint rules
+
+MOST_DRIVER = 63
+MOST_POOL = 253
+
+
+def driver(value: Any, field: str) -> Iterator[Cause]:
+    if not value:
+        yield Cause(field, "Required value: the driver's name, such as gpu.example.com", "FieldValueRequired")
+        return
+    if len(value) > MOST_DRIVER:
+        yield Cause(field, f"Too long: may not be more than {MOST_DRIVER} bytes", "FieldValueTooLong")
+    yield from subdomain(value.lower(), field)
+
+
+def pool(value: Any, field: str) -> Iterator[Cause]:
+    if not value:
+        yield Cause(field, "Required value: the pool's name", "FieldValueRequired")
+        return
+    if len(value) > MOST_POOL:
+        yield Cause(field, f"Too long: may not be more than {MOST_POOL} bytes", "FieldValueTooLong")
+    for part in value.split("/"):
+        yield from subdomain(part, field)
+
+
+def device(value: Any, field: str) -> Iterator[Cause]:
+    yield from label(value, field)

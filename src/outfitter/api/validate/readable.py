@@ -18,7 +18,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.booking import OUT_OF_SERVICE_STATES
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.validate import names, node_placement, resources, schema
+from outfitter.api.validate import node_placement, schema, slices
 from outfitter.errors import Cause, Unreadable, shortened
 
 
@@ -133,12 +133,11 @@ def _slice(obj: Object) -> Iterator[Cause]:
     for path, place in places:
         if place.get("nodeSelector") is not None:
             yield from node_placement.node_selector(place["nodeSelector"], f"{path}.nodeSelector")
-    yield from resources.resource_slice(obj)
+    yield from slices.unreadable_devices(obj)
 
 
 # Besides types. Values of the right type that no reader understands are rejections of what asks for them, not of the object.
 CHECKS: Mapping[Kind, Callable[[Object], Iterator[Cause]]] = {
-    kinds.LEDGER_PAGE: _page, kinds.RESOURCE_SLICE: _slice,
-    kinds.CONFIG_MAP: names.texts("data", "binaryData"), kinds.SECRET: names.texts("data")}
+    kinds.LEDGER_PAGE: _page, kinds.RESOURCE_SLICE: _slice}
 # Kinds of which no reader expects that they may have no spec.
 SPECIFIED = frozenset({kinds.POD, kinds.VMI, kinds.VM, kinds.RESOURCE_CLAIM, kinds.RESOURCE_CLAIM_TEMPLATE})

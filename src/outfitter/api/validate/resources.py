@@ -1,8 +1,9 @@
-"""resource.k8s.io kinds (DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice, DeviceTaintRule), and
-NetworkAttachmentDefinition. Also `quantities`, the check of an amount."""
+"""resource.k8s.io kinds (DeviceClass, ResourceClaim, ResourceClaimTemplate, DeviceTaintRule; `slices` has ResourceSlice and
+`claim_status` the status of a claim), and NetworkAttachmentDefinition. Also `quantities`, the check of an amount."""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -11,12 +12,10 @@ from typing import Any
 from outfitter import cel
 from outfitter.api import quantity
 from outfitter.api.validate import names, node_placement
-from outfitter.cel import device
 from outfitter.errors import Cause, Invalid
 
 MOST = 2 ** 63  # quantities must fit int64
 MODES = ("ExactCount", "All")
-EFFECTS = ("NoExecute", "NoSchedule", "None")
 ATTRIBUTE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*")
 RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -59,28 +58,12 @@ def template_spec(spec: Any, path: str) -> Iterator[Cause]:
 
 
 def taint_rule(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    taint = _spec(obj).get("taint") or {}
-    if not taint.get("key"):
-        yield Cause("spec.taint.key", "Required value: the key of the taint, for example example.com/broken",
-                    "FieldValueRequired")
-    if not taint.get("effect"):
-        yield Cause("spec.taint.effect", f"Required value: one of {', '.join(EFFECTS)}", "FieldValueRequired")
-    elif taint["effect"] not in EFFECTS:
-        yield Cause("spec.taint.effect", f'Unsupported value: "{taint["effect"]}": supported values: '
-                                         + ", ".join(f'"{effect}"' for effect in EFFECTS), "FieldValueNotSupported")
-
-
-def resource_slice(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    """Attributes and capacities must be valid for CEL: one invalid device would make every selector on its pool fail."""
     spec = _spec(obj)
-    for index, entry in enumerate(spec.get("devices") or ()):
-        if device.readable(entry):
-            continue
-        try:
-            cel.CelDevice.from_slice(str(spec.get("driver")), entry)
-        except Invalid as error:
-            yield from (Cause(f"spec.devices[{index}].{cause.field}", f"Invalid value: {cause.message}")
-                        for cause in error.causes)
+    yield from node_placement.check_taint(spec.get("taint") or {}, "spec.taint", node_placement.DEVICE_EFFECTS)
+    selector = spec.get("deviceSelector") or {}
+    for field, check in (("driver", names.driver), ("pool", names.pool), ("device", names.device)):
+        if selector.get(field) is not None:
+            yield from check(selector[field], f"spec.deviceSelector.{field}")
 
 
 def unchanged_spec(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:
@@ -99,7 +82,7 @@ def _claim_spec(spec: Any, path: str) -> Iterator[Cause]:
         yield Cause(f"{path}.devices", "Required value: the requested devices", "FieldValueRequired")
         return
     seen: set[str] = set()
-    known: set[str] = set()  # names that constraints and config may refer to: request, or request/subrequest
+    known = request_names(spec)
     for index, request in enumerate(devices.get("requests") or ()):
         here = f"{path}.devices.requests[{index}]"
         if not isinstance(request, Mapping):
@@ -109,15 +92,23 @@ def _claim_spec(spec: Any, path: str) -> Iterator[Cause]:
         if request.get("name") in seen:
             yield Cause(f"{here}.name", f'Duplicate value: "{request.get("name")}"', "FieldValueDuplicate")
         seen.add(str(request.get("name")))
-        known |= {str(request.get("name")), *(f"{request.get('name')}/{alternative.get('name')}"
-                                              for alternative in request.get("firstAvailable") or ())}
         yield from _request(request, here)
     for index, entry in enumerate(devices.get("constraints") or ()):
         yield from _constraint(entry, known, f"{path}.devices.constraints[{index}]")
     for index, entry in enumerate(devices.get("config") or ()):
-        here = f"{path}.devices.config[{index}]"
-        yield from _known(entry, known, here)
-        yield from _opaque(entry, here)
+        yield from config(entry, known, f"{path}.devices.config[{index}]")
+
+
+def request_names(spec: Any) -> frozenset[str]:
+    """Names that constraints, config and results may refer to: request, or request/subrequest."""
+    requests = (((spec or {}).get("devices") or {}).get("requests")) or ()
+    return frozenset(name for request in requests for name in (str(request.get("name")), *(
+        f"{request.get('name')}/{alternative.get('name')}" for alternative in request.get("firstAvailable") or ())))
+
+
+def config(entry: Mapping[str, Any], known: Collection[str], path: str) -> Iterator[Cause]:
+    yield from _known(entry, known, path)
+    yield from _opaque(entry, path)
 
 
 def _constraint(entry: Mapping[str, Any], known: Collection[str], path: str) -> Iterator[Cause]:
@@ -133,9 +124,13 @@ def _constraint(entry: Mapping[str, Any], known: Collection[str], path: str) -> 
 
 def _known(entry: Mapping[str, Any], known: Collection[str], path: str) -> Iterator[Cause]:
     for index, name in enumerate(entry.get("requests") or ()):
-        if name not in known:
-            yield Cause(f"{path}.requests[{index}]", f'Invalid value: "{name}": must be the name of a request in the claim, or '
-                                                     f"request/subrequest: {', '.join(sorted(known)) or 'it has none'}")
+        yield from known_request(name, known, f"{path}.requests[{index}]")
+
+
+def known_request(name: str, known: Collection[str], path: str) -> Iterator[Cause]:
+    if name not in known:
+        yield Cause(path, f'Invalid value: "{name}": must be the name of a request in the claim, or request/subrequest: '
+                          f"{', '.join(sorted(known)) or 'it has none'}")
 
 
 def _opaque(entry: Mapping[str, Any], path: str) -> Iterator[Cause]:
@@ -168,11 +163,15 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
             yield Cause(here, "Invalid value: must be an object with deviceClassName")
             continue
         yield from names.required(inner.get("deviceClassName"), f"{here}.deviceClassName")
+        if inner.get("deviceClassName"):
+            yield from names.subdomain(inner["deviceClassName"], f"{here}.deviceClassName")
         mode = inner.get("allocationMode", "ExactCount")
         if mode not in MODES:
             yield Cause(f"{here}.allocationMode", f'Unsupported value: "{mode}": supported values: "ExactCount", "All"',
                         "FieldValueNotSupported")
         count = inner.get("count", 1)
+        if mode == "All" and inner.get("count"):
+            yield Cause(f"{here}.count", f"Invalid value: {inner['count']}: must not be specified when allocationMode is 'All'")
         if mode == "ExactCount" and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
             yield Cause(f"{here}.count", f"Invalid value: {count!r}: must be greater than zero")
         yield from _selectors(inner.get("selectors"), f"{here}.selectors")
@@ -183,12 +182,16 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 def quantities(field: str, amount: Any, most: int = MOST) -> Iterator[Cause]:
     """A quantity of zero or more, below `most`."""
-    try:
-        enough = 0 <= quantity.to_int(str(amount)) < most
-    except Invalid:
-        enough = False
-    if not enough:
+    if not _in_range(str(amount), most):
         yield Cause(field, f'Invalid value: "{amount}": must be an amount of zero or more, such as 500m, 2 or 4Gi')
+
+
+@functools.lru_cache(maxsize=4096)
+def _in_range(amount: str, most: int) -> bool:
+    try:
+        return 0 <= quantity.to_int(amount) < most
+    except Invalid:
+        return False
 
 
 def _selectors(selectors: Any, path: str) -> Iterator[Cause]:

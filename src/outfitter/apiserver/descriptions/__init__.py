@@ -22,8 +22,15 @@ _UNSUPPORTED: Mapping[str, str] = {
 }
 
 
+KEPT = "Kept as Kubernetes defines it; outfitter does not act on it."
+_WHOLE_KINDS = ("Node", "Pod")  # kinds of which every field is known, and few are read
+
+
 def describe(path: Path) -> str:
-    """Empty for a field that the table does not have. What KubeVirt acts on and outfitter does not is said to be so."""
+    """Empty for a field that the table does not have, KEPT if it is one of a pod or node. What KubeVirt acts on and outfitter
+    does not is said to be so."""
     text = next((FIELDS[end] for start in range(len(path)) if (end := ".".join(path[start:])) in FIELDS), "")
+    if not text and path[0] in _WHOLE_KINDS:
+        return KEPT
     instead = _UNSUPPORTED.get(".".join(path))
     return f"{text} Not supported: {instead}." if text and instead else text

@@ -51,7 +51,8 @@ FIELDS: Mapping[str, str] = {
     "requests.exactly": "What is wanted, without alternatives.",
     "requests.firstAvailable": "Alternatives in order of preference; the first that can be had is allocated.",
     "firstAvailable.name": "The alternative's name; results name it as request/alternative.",
-    **{f"{at}.{name}": text for at in ("exactly", "firstAvailable", "requests") for name, text in _REQUEST.items()},
+    **{f"{at}.{name}": text for at in ("exactly", "firstAvailable", "requests") for name, text in _REQUEST.items()
+       if (at, name) != ("firstAvailable", "adminAccess")},
     "capacity.requests": "The amounts, by capacity.",
     "constraints.requests": "The requests that it is about; none: all.",
     "constraints.matchAttribute": "An attribute that must be equal for all of their devices.",
@@ -111,7 +112,7 @@ FIELDS: Mapping[str, str] = {
     "ResourceSlice.spec.devices": "The devices; at most 128, or 64 where one has taints or counters.",
     "devices.basic": "The device's description, before v1beta2.",
     **{f"ResourceSlice.spec.devices.{name}": text for name, text in _DEVICE.items()},
-    **{f"basic.{name}": text for name, text in _DEVICE.items()},
+    **{f"basic.{name}": text for name, text in _DEVICE.items() if name != "name"},
     "attributes.bool": "The value, if it is true or false.",
     "attributes.bools": "The values, if they are true or false.",
     "attributes.int": "The value, if it is a number.",

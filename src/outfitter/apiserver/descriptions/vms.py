@@ -257,6 +257,7 @@ FIELDS: Mapping[str, str] = {
     "status.interfaces.name": "The interface of the spec.",
     "status.interfaces.mac": "Its MAC address.",
     "status.interfaces.infoSource": "Who reports it: domain, multus-status.",
+    "status.interfaces.ipAddress": "The address that the guest has there, where it is known.",
     "status.interfaces.linkState": "up or down.",
     "status.interfaces.podInterfaceName": "The interface in the pod.",
     "status.deviceStatus": "The devices that it got, by their names in the spec.",
