@@ -250,7 +250,7 @@ class AdmissionRules:
             yield from _config_causes(change, new)
         if kind in STATUS_CHECKS and change.subresource == "status":
             yield from STATUS_CHECKS[kind](new)
-            if change.old is not None and kind in STATUS_UPDATE_CHECKS:
+            if change.old is not None and kind in STATUS_UPDATE_CHECKS and schema.conforms(kind.kind, change.old):
                 yield from STATUS_UPDATE_CHECKS[kind](new, change.old)
         if kind == kinds.VMI:
             yield from vms.phase(new, change.old)
@@ -258,7 +258,7 @@ class AdmissionRules:
             yield from _only_one(change)
         if kind == kinds.LEDGER_PAGE and new is change.new:  # else it has malformed entries, which are missing here
             yield from pages.check(change, by_user=_by_user(change))
-        if change.old is not None and change.subresource == "":
+        if change.old is not None and change.subresource == "" and schema.conforms(kind.kind, change.old):
             if kind in UPDATE_CHECKS:
                 yield from UPDATE_CHECKS[kind](new, change.old)
             if kind == kinds.POD and _new_spec(change):
