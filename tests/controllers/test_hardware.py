@@ -16,7 +16,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import hardware_of
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import failed_launches
+from outfitter.api.kubevirt import failed_launches, pod_claims
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.ledger_mirror import LedgerMirror
@@ -274,6 +274,24 @@ async def test_two_names_in_one_claim_that_turn_out_to_be_one_function_are_refus
         await scene.settle()
         both = {name: {"pciAddress": text(VF)} for name in ("one", "two")}
         await scene.store.patch(kinds.RESOURCE_SLICE, "others", {"spec": slice_spec(both, 2)})
+        message = await refused(scene, "green")
+        assert all(word in message for word in ("one", "two", VF))
+        assert await sources(scene) == []
+        assert await launches(scene, "green") == ["node-0"]
+
+
+async def test_two_names_of_one_function_whose_driver_withdrew_the_address_are_refused_at_start() -> None:
+    """The status keeps the address that was published, which is what the domain would get."""
+    async with embedded(vfs=0) as scene:
+        await publish(scene, {"one": {}, "two": {}})
+        await machine(scene, "green", "others", "others")
+        await scene.settle()
+        [claim] = await scene.all(kinds.RESOURCE_CLAIM)
+        entries = [{"name": f"dev-{number}", "deviceResourceClaimStatus": {
+            "resourceClaimName": claim["metadata"]["name"], "driver": OTHER, "pool": "others", "name": result["device"],
+            "attributes": {"pciAddress": VF}}} for number, result in enumerate(pod_claims.allocation_results(claim))]
+        await scene.store.patch(kinds.VMI, "green", {"status": {"deviceStatus": {"hostDeviceStatuses": entries}}},
+                                scene.namespace, subresource="status")
         message = await refused(scene, "green")
         assert all(word in message for word in ("one", "two", VF))
         assert await sources(scene) == []

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import StartFailed
 from outfitter.launcher import sources
 from tests.launcher.domain_cases import (
@@ -289,6 +291,23 @@ def test_refused(name: str) -> None:
         given.devices()
     for words in says:
         assert words in str(caught.value)
+
+
+def test_two_allocated_names_of_one_function_are_the_fault_of_the_allocation() -> None:
+    """Another host may have two functions under these names; shares of one device are one on every host."""
+    def of(name: str) -> Object:
+        entry = got("g0", pciAddress=A)
+        return {**entry, "deviceResourceClaimStatus": {
+            **entry["deviceResourceClaimStatus"], "driver": "gpu.acme.test", "pool": "rack/1", "name": name}}
+
+    with pytest.raises(StartFailed) as caught:
+        sources.devices_of(gpu(of("one"), of("two")), {}, {})
+    why = caught.value.rejection
+    assert why == Rejection(RejectionCode.HARDWARE_HELD, DeviceId("gpu.acme.test", "rack/1", "two"),
+                            detail={"hardware": (A,), "other": "gpu.acme.test/rack/1/one"})
+    with pytest.raises(StartFailed) as caught:
+        sources.devices_of(gpu(of("one"), of("one")), {}, {})
+    assert caught.value.rejection is None
 
 
 def test_source_and_address_of_each_device() -> None:

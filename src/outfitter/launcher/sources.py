@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from outfitter.api.device import DeviceId
 from outfitter.api.kubevirt import device_refs, device_status, network_info, vm
 from outfitter.api.kubevirt.network_info import Wire
-from outfitter.api.rejection import RejectionCode, carrying
+from outfitter.api.rejection import Rejection, RejectionCode, carrying
 from outfitter.errors import StartFailed
 from outfitter.launcher import environment, metadata
 from outfitter.launcher.device_assignment import (
@@ -271,12 +272,25 @@ def _mismatch(list_: List) -> str:
 
 
 def _check_each_once(found: Sequence[ResolvedDevices]) -> None:
-    holders: dict[str, str] = {}
+    """StartFailed when the VM would have a function twice; with HardwareHeld where two names of it were allocated."""
+    holders: dict[str, tuple[str, AssignedDevice]] = {}
     for one in found:
         for given in one.devices:
             for address in given.identity:
                 if address in holders:
-                    raise StartFailed(f"{one.ask.path}: {one.ask.word} and {holders[address]} would both be {address}"
-                                  if holders[address] != one.ask.word else
-                                  f"{one.ask.path}: {one.ask.word} would get {address} twice in {len(one.devices)} devices")
-                holders[address] = one.ask.word
+                    word, other = holders[address]
+                    error = StartFailed(f"{one.ask.path}: {one.ask.word} and {word} would both be {address}"
+                                        if word != one.ask.word else
+                                        f"{one.ask.path}: {word} would get {address} twice in {len(one.devices)} devices")
+                    error.rejection = _two_names(given, other, address)
+                    raise error
+                holders[address] = one.ask.word, given
+
+
+def _two_names(given: AssignedDevice, other: AssignedDevice, address: str) -> Rejection | None:
+    """Where two devices that were allocated are one function; None for shares of one device."""
+    if not given.id or not other.id or given.id == other.id:
+        return None
+    driver, _, rest = given.id.partition("/")
+    pool, _, name = rest.rpartition("/")  # names of pools may contain slashes
+    return Rejection.of(RejectionCode.HARDWARE_HELD, DeviceId(driver, pool, name), hardware=(address,), other=other.id)

@@ -255,7 +255,7 @@ class Agent:
                 return await self._not_prepared(host, pod, missing)
             await self._start_domain(host, domain)
         except StartFailed as error:  # of the VMI, on whichever host
-            if missing := await self._devices.prepare_again(host, pod):  # its drivers publish something else by now
+            if missing := await self._devices.at_fault(host, pod, error):
                 return await self._not_prepared(host, pod, missing)
             await self._report.pod_rejected(
                 pod, rejection.of_error(error, RejectionCode.DOMAIN_INVALID), status_reporter.SYNC_FAILED)

@@ -12,7 +12,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims, vm
 from outfitter.api.rejection import Rejection, RejectionCode
-from outfitter.errors import AlreadyHeld, BindFailed, NotReady
+from outfitter.errors import AlreadyHeld, BindFailed, NotReady, StartFailed
 from outfitter.node import claim_bookings
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
@@ -65,7 +65,17 @@ class PodPreparation:
             self._failing.pop((uid, False), None)
         return missing
 
-    async def prepare_again(self, host: AgentHost, pod: Object) -> Unprepared | None:
+    async def at_fault(self, host: AgentHost, pod: Object, error: StartFailed) -> Unprepared | None:
+        """Whether no domain can be built because of the devices that are allocated here, and not because of the VMI: their
+        drivers publish something else by now, or published one function under two names of them and withdrew the address."""
+        if missing := await self._prepare_again(host, pod):
+            return missing
+        why: Rejection | None = error.rejection
+        if why is None or why.code is not RejectionCode.HARDWARE_HELD:
+            return None
+        return Unprepared(why, host_failed=True, at_start=True)
+
+    async def _prepare_again(self, host: AgentHost, pod: Object) -> Unprepared | None:
         """As `prepare`, with what is published of the devices now."""
         self._prepared.discard(pod["metadata"]["uid"])
         return await self.prepare(host, pod)
@@ -102,7 +112,7 @@ class PodPreparation:
         names = [name for _, name in pod_claims.claim_names(pod) if name]
         claims = [claim for name in names if (claim := self._claim(pod["metadata"]["namespace"], name)) is not None]
         if self._bookings.unrecorded(host, claims, domain.devices):
-            if missing := await self.prepare_again(host, pod):
+            if missing := await self._prepare_again(host, pod):
                 return missing
             try:
                 await self._bookings.record(host, claims, self._bookings.unrecorded(host, claims, domain.devices))
