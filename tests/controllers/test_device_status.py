@@ -53,6 +53,9 @@ class Desk:
         await self.store.create(kinds.RESOURCE_CLAIM, {"metadata": {"name": "mine", "namespace": "default"}, "spec": {
             "devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "any"}}]}}})
 
+    async def deallocate(self) -> None:
+        await self.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"allocation": None}}, "default", subresource="status")
+
     async def allocate(self, *devices: str) -> None:
         await self.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"allocation": {"devices": {"results": [
             {"request": "nic", "driver": DRIVER, "pool": "far", "device": name} for name in devices]}}}}, "default",
@@ -253,6 +256,7 @@ async def test_what_an_earlier_pod_got_is_not_what_the_next_one_gets() -> None:
         assert addresses(await here.machine()) == ["0000:65:00.0"]
         await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
         await here.settle()
+        await here.deallocate()
         await here.allocate("gpu-1")
         await here.bind()
         assert addresses(await here.machine()) == ["0000:66:00.0"]
@@ -298,6 +302,7 @@ async def test_device_status_of_a_running_vmi_is_kept() -> None:
         await here.bind()
         await here.settle()
         await here.store.patch(kinds.VMI, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
+        await here.deallocate()
         await here.allocate("gpu-1")
         await here.publish(2, {"gpu-0": address("0000:99:00.0")})
         assert addresses(await here.machine()) == ["0000:65:00.0"]

@@ -375,7 +375,7 @@ async def test_unknown_action_requests_are_dropped_with_a_reason() -> None:
     async with telling() as told:
         await told.vm()
         await told.shows("Running")
-        notes = [{"action": "Dance"}, {"action": "Reset", "requestedAt": "now"}, {"action": "SoftReboot"}]
+        notes = [{"action": "Dance"}, {"action": "Reset"}, {"action": "SoftReboot"}]
         await told.scene.store.patch(kinds.VMI, "blue", {"status": {"stateChangeRequests": notes}}, "here",
                                      subresource="status")
         await told.settle()

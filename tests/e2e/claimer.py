@@ -3,7 +3,8 @@
 Each line on standard input is an order in JSON, each line on standard output its answer; all clients of a process carry an
 order out at the same time, each through a connection of its own.
 
-- {"book": [host, driver, [device, ...]]}: every client books one of the devices, whichever it gets; how that ended for each.
+- {"book": [host, driver, {device: hardware, ...}]}: every client books one of the devices for a new claim, whichever it gets;
+  how that ended for each.
 - {"create": [template or "", class]}: every client creates a pod, from the template or else with a claim that it names.
 - {"delete": [pod, ...]}: these pods, at the same time."""
 
@@ -14,7 +15,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds
@@ -33,16 +34,20 @@ NAMESPACE = "default"
 class Client:
     def __init__(self, store: Kube, name: str) -> None:
         self.store, self.name = store, name
+        self._claims = 0
         self._dice = random.Random(name)  # each client tries the devices in its own order
 
-    async def book(self, host: str, driver: str, devices: Sequence[str]) -> Object:
+    async def book(self, host: str, driver: str, devices: Mapping[str, Sequence[str]]) -> Object:
         """One of the devices: {"won": device, "tries": number} or {"lost": {device: who has it}}. What is raised besides is a
         fault, and ends the process."""
-        holder = Holder("Consumer", "", self.name, f"uid-{self.name}")  # a claim that is not there would be released
+        self._claims += 1
+        claim = await self._claim(f"{self.name}-{self._claims}", "any")
+        holder = Holder(kinds.RESOURCE_CLAIM.kind, NAMESPACE, claim["metadata"]["name"], claim["metadata"]["uid"])
         lost: dict[str, str] = {}
         tries = 0
-        for device in self._dice.sample(devices, len(devices)):
-            wanted = [Booking(DeviceId(driver, host, device), holder, "nic", "booked", "2026-01-01T00:00:00Z")]
+        for device in self._dice.sample(list(devices), len(devices)):
+            wanted = [Booking(DeviceId(driver, host, device), holder, "nic", "booked", "2026-01-01T00:00:00Z",
+                              hardware=tuple(devices[device]))]
             while device not in lost:
                 tries += 1
                 try:
@@ -52,16 +57,20 @@ class Client:
                 except (Conflict, AlreadyExists):
                     continue  # another client was faster: read again
                 else:
-                    return {"client": self.name, "won": device, "tries": tries}
-        return {"client": self.name, "lost": lost, "tries": tries}
+                    return {"client": holder.name, "won": device, "tries": tries}
+        await self.store.delete(kinds.RESOURCE_CLAIM, holder.name, NAMESPACE)
+        return {"client": holder.name, "lost": lost, "tries": tries}
+
+    async def _claim(self, name: str, class_name: str) -> Object:
+        return await self.store.create(kinds.RESOURCE_CLAIM, {
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": class_name}}]}}})
 
     async def create(self, template: str, class_name: str) -> Object:
         source: Object = {"resourceClaimTemplateName": template}
         if not template:
             source = {"resourceClaimName": self.name}
-            await self.store.create(kinds.RESOURCE_CLAIM, {
-                "metadata": {"name": self.name, "namespace": NAMESPACE},
-                "spec": {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": class_name}}]}}})
+            await self._claim(self.name, class_name)
         await self.store.create(kinds.POD, {
             "metadata": {"name": self.name, "namespace": NAMESPACE},
             "spec": {"containers": [{"name": "main", "image": "main"}], "resourceClaims": [{"name": "network", **source}]}})

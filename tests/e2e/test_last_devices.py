@@ -7,13 +7,14 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outfitter.api import conditions, kinds
+from outfitter.api.device import hardware_of
 from outfitter.api.kinds import Object
 from outfitter.ledger import book
 from outfitter.store.kube import Kube
@@ -45,12 +46,13 @@ async def claimers(config: Path) -> AsyncIterator[Crew]:
 # -- on the page
 
 
-async def published(store: Kube) -> list[str]:
-    return sorted(device["name"] for piece in (await store.list(kinds.RESOURCE_SLICE)).items
-                  for device in piece["spec"].get("devices") or ())
+async def published(store: Kube) -> dict[str, list[str]]:
+    """Devices and their hardware."""
+    return {device["name"]: sorted(hardware_of(device, DRIVER)) for piece in (await store.list(kinds.RESOURCE_SLICE)).items
+            for device in piece["spec"].get("devices") or ()}
 
 
-async def rounds(config: Path, host: str, devices: Sequence[str], number: int) -> None:
+async def rounds(config: Path, host: str, devices: Mapping[str, Sequence[str]], number: int) -> None:
     async with worker_processes.reader(config) as store, claimers(config) as those:
         for each in range(number):
             ends = await order(those, {"book": [host, DRIVER, devices]})
@@ -59,14 +61,15 @@ async def rounds(config: Path, host: str, devices: Sequence[str], number: int) -
             held = {one.device.device: one.holder.name for one in bookings}
             assert held == {end["won"]: end["client"] for end in ends if "won" in end}, f"round {each}"
             assert len(bookings) == DEVICES
-            for name in held.values():
-                await book.release(store, host, f"uid-{name}")
+            for one in bookings:
+                await store.delete(kinds.RESOURCE_CLAIM, one.holder.name, one.holder.namespace)
+                await book.release(store, host, one.holder.uid)
         assert not (await book.read(store, host)).bookings
 
 
-def check_ends(ends: Sequence[Object], devices: Sequence[str], when: str) -> None:
+def check_ends(ends: Sequence[Object], devices: Iterable[str], when: str) -> None:
     assert len(ends) == EVERYBODY
-    winners = {end["won"]: f"Consumer {end['client']}" for end in ends if "won" in end}
+    winners = {end["won"]: f"ResourceClaim {end['client']} in default" for end in ends if "won" in end}
     assert len([end for end in ends if "won" in end]) == DEVICES, f"{when}: {ends}"
     assert sorted(winners) == sorted(devices), when
     assert any(end["tries"] > 1 + len(end.get("lost", ())) for end in ends), f"{when}: nobody was ever in anybody's way"
@@ -104,9 +107,9 @@ async def test_on_the_page_in_a_cluster_many_times(cluster: kubernetes.Cluster, 
     await rounds(cluster.kubeconfig, *_elsewhere(), MANY * soak_rounds)
 
 
-def _elsewhere() -> tuple[str, list[str]]:
+def _elsewhere() -> tuple[str, dict[str, list[str]]]:
     """A host that is not served: there is its page alone, made in the first round."""
-    return f"last-{uuid.uuid4().hex[:8]}", [f"vf{number}" for number in range(DEVICES)]
+    return f"last-{uuid.uuid4().hex[:8]}", {f"vf{number}": [] for number in range(DEVICES)}
 
 
 # -- through the API

@@ -22,6 +22,7 @@ from outfitter.scheduling.snapshot import SchedulingSnapshot
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
+from tests.ledger.unchecked_pages import unchecked
 from tests.node.audited_hosts import BOUND, DISK, NIC, NOW, PF, SSD, VF0, VF1, Bench, Tasteless, foreign, host, theirs
 
 
@@ -161,8 +162,9 @@ async def test_slices_of_an_older_generation_are_not_what_is_published(bench: Be
     fewer = host(NIC % 2, spec)
     await bench.start(fewer)
     await bench.store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "left-behind"}, "spec": old["spec"]})
-    await book.change_page(bench.store, "a", lambda page: page.adding(
-        Booking(fewer.device(SSD), Holder("Consumer", "", "s1", "uid-1"), "", "booked", NOW)))
+    with unchecked(bench.store):
+        await book.change_page(bench.store, "a", lambda page: page.adding(
+            Booking(fewer.device(SSD), Holder("Consumer", "", "s1", "uid-1"), "", "booked", NOW)))
     await bench.start(fewer)
     [part] = (await bench.store.list(kinds.RESOURCE_SLICE)).items
     assert [device["name"] for device in part["spec"]["devices"]] == [VF0, VF1]

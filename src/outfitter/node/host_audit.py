@@ -20,7 +20,7 @@ from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.page import DOMAIN, Booking, Holder, Page
+from outfitter.api.page import Booking, Holder, Page
 from outfitter.api.providers import Provider
 from outfitter.errors import HypervisorError, Invalid, OutfitterError, StartupRefused, Unreadable
 from outfitter.inventory import host_devices, numa_cells, scan, slices
@@ -399,7 +399,7 @@ def _lost_prepared(old: Object | None, new: Object | None) -> bool:
     if len(after) >= len(before):
         return False
     has = {(raw["device"]["device"], raw["holder"]["uid"]) for raw in well_formed_bookings(new)}
-    return any(raw["state"] == "prepared" and raw["holder"]["kind"] != DOMAIN
+    return any(raw["state"] == "prepared" and raw["holder"]["kind"] == kinds.RESOURCE_CLAIM.kind
                and (raw["device"]["device"], raw["holder"]["uid"]) not in has for raw in well_formed_bookings(old))
 
 
