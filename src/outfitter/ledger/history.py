@@ -137,9 +137,10 @@ async def expire(store: Store, now: str, keep: timedelta, *, host: str = "", mos
     kept: dict[str, list[tuple[str, Object]]] = {}
     try:
         async for past in _records(store, f"{HOST}={_label(host)}" if host else ""):
-            stub = {"name": past["metadata"]["name"], "uid": past["metadata"]["uid"]}
+            uid = past["metadata"].get("uid")
+            stub = {"name": past["metadata"]["name"], "uid": uid if isinstance(uid, str) else None}
             ended = _ended(past)
-            if ended < before:
+            if "" < ended < before:  # one without a time is kept until it can be repaired, or there are too many
                 expired.append(stub)
             else:
                 kept.setdefault(_text(past, "host"), []).append((ended, stub))
