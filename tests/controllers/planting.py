@@ -25,6 +25,8 @@ from tests.controllers.scenario import Scene
 Path = tuple[str | int, ...]
 ABSENT = object()  # planted: the field is removed
 IDENTITY = ("name", "namespace", "resourceVersion")  # without them no store can hold an object
+METADATA = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "labels",
+            "annotations", "finalizers", "ownerReferences")
 HERE, ELSEWHERE = "here", "elsewhere"  # the namespace of what is planted in, and of the VM that must not be affected
 HOST = "node-0"  # of the two hosts, the one whose objects are planted in
 

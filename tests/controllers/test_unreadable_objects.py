@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import functools
 import io
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import hypothesis
@@ -18,12 +20,14 @@ from hypothesis import strategies as st
 from outfitter.api import kinds, rejection_conditions
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.rejection import RejectionCode
+from outfitter.api.validate import readable
 from outfitter.apiserver import auth
 from outfitter.apiserver.app import App
 from outfitter.cli import history, object_commands, providers, why
 from outfitter.cli.device import listing
 from outfitter.cli.vm import view
 from outfitter.errors import OutfitterError
+from outfitter.ledger import history as ledger_history
 from tests.apiserver import asgi
 from tests.controllers import planting, scenario
 from tests.controllers.planting import ABSENT, ELSEWHERE, HERE, InProcess, PlantedProduct
@@ -182,6 +186,38 @@ async def test_a_slice(name: str, restart: bool) -> None:
         assert 'outfitter_unreadable_objects{kind="ResourceSlice"} 1.0' in planted.product.metrics.text()[0].decode()
 
 
+# -- past bookings
+
+
+LATER = "2099-01-01T00:00:00Z"
+PAST_BOOKINGS = list(itertools.product(
+    (("spec",), ("spec", "device"), ("spec", "device", "pool"), ("spec", "holder", "uid"), ("spec", "booked"),
+     ("spec", "prepared"), ("spec", "ended"), ("spec", "amount", "capacity"), ("metadata", "uid"),
+     ("metadata", "creationTimestamp"), ("metadata", "labels")),
+    (5, "x", {}, ABSENT)))
+
+async def test_history_leaves_out_a_past_booking_that_cannot_be_read() -> None:
+    async with planting.running() as planted:
+        [ended] = (await planted.store.list(kinds.PAST_BOOKING)).items
+        device = ended["spec"]["device"]
+        removed = await planted.store.create(kinds.PAST_BOOKING, {
+            "metadata": {"name": "removed", "labels": {ledger_history.DEVICE: "removed"}},
+            "spec": {**ended["spec"], "device": {**device, "device": "removed"}}})
+        asked = ((ended, f"{device['pool']}/{device['device']}"), (removed, "removed"))  # a device, and one that is gone
+        for (path, value), (past, word) in itertools.product(PAST_BOOKINGS, asked):
+            await planted.plant(kinds.PAST_BOOKING, planting.with_value(past, path, value))
+            for how in ("table", "json"):
+                with contextlib.suppress(OutfitterError):  # there is no device of which nothing is recorded
+                    assert (await said(history.history(InProcess(planted.store, HERE), word, how=how)))[0], (path, value)
+            assert await ledger_history.expire(planted.store, LATER, timedelta(days=99999)) == 0
+        await planted.plant(kinds.PAST_BOOKING, planting.with_value(ended, ("spec", "device"), 5))
+        out, warnings = await said(history.history(InProcess(planted.store, HERE), asked[0][1], how="table"))
+        assert "no booking is recorded" in out
+        assert f"PastBooking {ended['metadata']['name']} cannot be read: spec.device: " in warnings
+        await planted.plant(kinds.PAST_BOOKING, planting.with_value(removed, ("metadata", "uid"), ABSENT))
+        assert await ledger_history.expire(planted.store, LATER, timedelta(days=1)) == 2
+
+
 # -- what depends on an object that cannot be read
 
 
@@ -276,13 +312,22 @@ async def test_an_object_that_cannot_be_read_is_repaired_and_deleted_by_the_api(
         for kind, name in ((kinds.DEVICE_CLASS, HERE), (kinds.FLAVOR, "small"), (kinds.DEVICE_TAINT_RULE, "rule")):
             good = await planted.store.get(kind, name)
             path = f"/apis/{kind.api_version}/{kind.plural}/{name}"
-            for place in (("spec",), ("metadata", "labels"), ("metadata", "finalizers"), ("metadata", "generation"),
-                          ("metadata", "ownerReferences")):
-                await planted.plant(kind, planting.with_value(good, place, 5))
-                reply = await client.call("PUT", path, {**good, "metadata": {"name": name, "resourceVersion": (
-                    await planted.store.get(kind, name))["metadata"]["resourceVersion"]}})
-                assert reply.status == 200, (kind.kind, place, reply.data)
-            await planted.plant(kind, planting.with_value(good, ("metadata", "finalizers"), 5))
-            reply = await client.call("DELETE", path)
-            assert reply.status == 200, (kind.kind, reply.data)
+            own = {field: good["metadata"][field] for field in ("name", "uid", "creationTimestamp")}
+            wrong: list[tuple[planting.Path, Any]] = [
+                (("spec",), 5), *((("metadata", field), value) for field in planting.METADATA for value in (5, "", ABSENT))]
+            for (place, value), sent in itertools.product(wrong, (own, {"name": name})):
+                held = planting.with_value(good, ("metadata", "finalizers"), ["example.com/held"])
+                await planted.plant(kind, planting.with_value(held, place, value))
+                revision = (await planted.store.get(kind, name))["metadata"]["resourceVersion"]
+                reply = await client.call("PUT", path, {**good, "metadata": {**sent, "resourceVersion": revision}})
+                assert reply.status == 200, (kind.kind, place, value, reply.data)
+                assert readable.problem(kind, reply.json) is None, (kind.kind, place, value)
+                assert reply.json["metadata"].items() >= (own if sent is own else {}).items()
+            for field in ("finalizers", "uid"):
+                await planted.plant(kind, planting.with_value(good, ("metadata", field), 5))
+                reply = await client.call("DELETE", path, query={"dryRun": "All"})
+                assert reply.status == 200, (kind.kind, reply.data)
+            command = object_commands.delete(
+                InProcess(planted.store, ""), [f"{kind.resource}/{name}"], [], wait=True, timeout=60.0)
+            await said(command)
             assert (await client.call("GET", path)).status == 404

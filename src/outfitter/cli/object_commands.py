@@ -122,7 +122,7 @@ async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, 
         except NotFound as error:
             missing.append(error)
             continue
-        deleted.append(deletion_wait.DeletedObject(kind, name, place, live["metadata"]["uid"]))
+        deleted.append(deletion_wait.DeletedObject(kind, name, place, str(live["metadata"].get("uid", ""))))
         printers.print_lines([f"{_title(live)} deleted"])
     if wait:
         await deletion_wait.until_gone(client, deleted, timeout or 0.0)

@@ -46,14 +46,14 @@ async def _wait_for_deletion(client: Client, target: DeletedObject, remaining: d
     fields = f"metadata.name={target.name}"
     while True:
         listing = await client.store.list(target.kind, target.namespace, fields=fields)
-        live = next((obj for obj in listing.items if obj["metadata"]["uid"] == target.uid), None)
+        live = next((obj for obj in listing.items if str(obj["metadata"].get("uid", "")) == target.uid), None)
         if live is None:
             remaining.pop(target, None)
             return
         remaining[target] = live
         try:
             async for event in client.store.watch(target.kind, target.namespace, since=listing.revision, fields=fields):
-                if event.object["metadata"]["uid"] != target.uid:
+                if str(event.object["metadata"].get("uid", "")) != target.uid:
                     continue
                 if event.type == "DELETED":
                     del remaining[target]

@@ -13,7 +13,7 @@ from outfitter.api import patch as patches
 from outfitter.api import write_request
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import AlreadyExists, BadRequest, Cause, Conflict, Invalid, NotFound, Unsupported
-from outfitter.store import base
+from outfitter.store import base, server_metadata
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.watch_cache import Key, ObjectChange, Record, own_copy
@@ -153,9 +153,9 @@ class Transaction:
         record = self.require(kind, name, namespace if kind.namespaced else "")
         old = record.object()
         new = make(old if subresource == "status" else record.object())
-        self._check_identity(kind, record, old, new)
+        kept = self._check_identity(kind, record, old, new)
         if subresource == "status":  # everything else is unchanged and needs no comparison
-            meta = _status_metadata(kind, new["metadata"], old["metadata"])
+            meta = _status_metadata(kind, new["metadata"], kept)
             new = {**old, "metadata": meta, "status": new.get("status")}
             if new["status"] is None:
                 del new["status"]
@@ -174,36 +174,39 @@ class Transaction:
             return self._remove(kind, new, record)
         return self._put(kind, new, record)
 
-    def _check_identity(self, kind: Kind, record: Record, old: Object, new: Object) -> None:
+    def _check_identity(self, kind: Kind, record: Record, old: Object, new: Object) -> Object:
+        """Sets what only the store sets in the new metadata. Returns the old metadata, repaired."""
         was, meta = old["metadata"], new.setdefault("metadata", {})
         if not isinstance(meta, dict):
             raise BadRequest(f'{kind.resource} "{record.key[1]}": metadata: must be an object, not {type(meta).__name__}')
         new.setdefault("apiVersion", kind.api_version)
         new.setdefault("kind", kind.kind)
-        if meta.get("resourceVersion") and meta["resourceVersion"] != was["resourceVersion"]:
+        kept = server_metadata.repaired(kind, old, meta, self._store)
+        if meta.get("resourceVersion") and meta["resourceVersion"] != str(record.revision):
             raise stale(kind, record.key[1])
-        if meta.get("uid") and meta["uid"] != was["uid"]:
+        if meta.get("uid") and meta["uid"] not in (kept["uid"], was.get("uid")):
             raise Conflict(f'Operation cannot be fulfilled on {kind.resource} "{record.key[1]}": Precondition failed: UID in '
-                           f"precondition: {meta['uid']}, UID in object meta: {was['uid']}")
+                           f"precondition: {meta['uid']}, UID in object meta: {kept['uid']}")
         causes = [
             Cause(f"metadata.{field}", f'Invalid value: "{meta[field]}": field is immutable; it is "{was.get(field, "")}"')
             for field in ("name", "namespace", "creationTimestamp")
-            if meta.get(field) and meta[field] != was.get(field)
+            if meta.get(field) and meta[field] not in (kept.get(field), was.get(field))
         ]
-        finalizers = meta.get("finalizers") if was.get("deletionTimestamp") else None
+        finalizers = meta.get("finalizers") if kept.get("deletionTimestamp") else None
+        had = was["finalizers"] if isinstance(was.get("finalizers"), list) else []
         if isinstance(finalizers, list) and (
-            late := [name for name in finalizers if name not in (was.get("finalizers") or ())]
+            late := [name for name in finalizers if name not in had]
         ):
             message = f"Forbidden: no new finalizers can be added if the object is being deleted, found new: {late}"
             causes.append(Cause("metadata.finalizers", message, "FieldValueForbidden"))
         if causes:
             raise Invalid(f'{kind.resource} "{record.key[1]}" is invalid: {causes[0].field}: {causes[0].message}', causes)
-        for field in ("name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion",
-                      "deletionTimestamp", "deletionGracePeriodSeconds"):
-            if field in was:
-                meta[field] = was[field]
+        for field in server_metadata.FIELDS:
+            if field in kept:
+                meta[field] = kept[field]
             else:
                 meta.pop(field, None)
+        return kept
 
     def delete(
         self,

@@ -100,7 +100,7 @@ def _values(meta: Object) -> Iterator[Cause]:
     if not meta.get("uid"):
         yield Cause("metadata.uid", "Required value", "FieldValueRequired")
     for field in ("creationTimestamp", *(("deletionTimestamp",) if meta.get("deletionTimestamp") is not None else ())):
-        if not _is_time(meta.get(field)):
+        if not is_time(meta.get(field)):
             yield Cause(f"metadata.{field}", f"Invalid value: {meta.get(field)!r}: must be a time such as 2026-01-31T12:04:00Z")
     for index, owner in enumerate(meta.get("ownerReferences") or ()):
         for field in ("apiVersion", "kind", "name", "uid"):
@@ -108,7 +108,7 @@ def _values(meta: Object) -> Iterator[Cause]:
                 yield Cause(f"metadata.ownerReferences[{index}].{field}", "Required value", "FieldValueRequired")
 
 
-def _is_time(text: Any) -> bool:
+def is_time(text: Any) -> bool:
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except (TypeError, ValueError):
