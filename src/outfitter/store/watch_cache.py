@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -242,9 +242,19 @@ class Watcher:
                 self._waiting = None
         if self.lost:
             return []
+        changes = self.cache.log[self._next - self.cache.first:]
+        return self._up_to(limit, changes) if limit < sys.maxsize else self._all(changes)
+
+    def _all(self, changes: Sequence[ObjectChange]) -> list[tuple[EventType, ObjectChange]]:
+        self._next += len(changes)
+        if changes:
+            self.revision = changes[-1].revision
+        return [(type_, change) for change in changes if (type_ := self._event_type(change))]
+
+    def _up_to(self, limit: int, changes: Sequence[ObjectChange]) -> list[tuple[EventType, ObjectChange]]:
         out: list[tuple[EventType, ObjectChange]] = []
         size = 0
-        for change in self.cache.log[self._next - self.cache.first:]:
+        for change in changes:
             if type_ := self._event_type(change):
                 if out and size + change.size > limit:
                     self.cut = True
