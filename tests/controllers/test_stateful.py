@@ -303,6 +303,9 @@ class Edited(Wider):
         self.do(self.scenario.edit(page, how, which), turns)
 
 
+EDITED = (2, 25, 0, Edited)  # few examples, which find a mistake in the rules of pages
+
+
 async def _now(work: Callable[[], Any]) -> None:
     work()
 
@@ -331,7 +334,7 @@ def test_invariants_hold_with_more_steps(seed: int) -> None:
 
 
 def test_invariants_hold_while_pages_are_edited_by_hand() -> None:
-    run(5, 25, 0, Edited)
+    run(*EDITED)
 
 
 @pytest.mark.long(seeds=range(3, 6))
@@ -455,4 +458,4 @@ def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mistake_in_the_rules_of_pages_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     unruled(monkeypatch)
     with pytest.raises(AssertionError, match=r"is held by|no page says so|pages say|not prepared"):
-        run(200, 30, 11, Edited)
+        run(*EDITED)

@@ -17,6 +17,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.page import Page, pool_page
+from outfitter.api.validate.bounds import SLICE_DEVICES
 from tests import kubernetes, worker_processes
 from tests.worker_processes import ROOT, Crew
 
@@ -58,11 +59,13 @@ async def racers(config: Path, manner: str) -> AsyncIterator[Crew]:
 
 
 async def publish(config: Path, pool: str, devices: int, **where: object) -> None:
-    """Devices vf0, vf1 and so on of a pool."""
-    spec = {"driver": DRIVER, "pool": {"name": pool, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": f"vf{number}"} for number in range(devices)], **where}
+    """Devices vf0, vf1 and so on of a pool, in as many slices as they need."""
+    starts = range(0, devices, SLICE_DEVICES)
     async with worker_processes.reader(config) as store:
-        await store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"slice-{uuid.uuid4().hex[:8]}"}, "spec": spec})
+        for start in starts:
+            spec = {"driver": DRIVER, "pool": {"name": pool, "generation": 1, "resourceSliceCount": len(starts)}, "devices": [
+                {"name": f"vf{number}"} for number in range(start, min(start + SLICE_DEVICES, devices))], **where}
+            await store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"slice-{uuid.uuid4().hex[:8]}"}, "spec": spec})
 
 
 async def race(those: Crew, page: str, pool: str, device: str) -> list[str]:
