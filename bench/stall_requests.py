@@ -260,13 +260,26 @@ def other_requests() -> Iterator[NastyRequest]:
     bookings = [{"device": {"driver": "d", "pool": "p", "device": f"d{n}"}, "request": "r", "state": "booked",
                  "since": "2026-01-01T00:00:00Z", "holder": {"kind": "ResourceClaim", "namespace": "default", "name": f"c{n}",
                                                              "uid": f"u{n}"}} for n in range(4_000)]
-    page = post("a page", f"{outfitter}/ledgerpages", _named("stall", spec={"host": "stall", "bookings": bookings[:2_000]}))
+    page = post("a page", f"{outfitter}/ledgerpages", _named("stall", spec={"host": "stall"}))
     yield post("page: 4,000 bookings", f"{outfitter}/ledgerpages", _named(
         "stall-too", spec={"host": "stall-too", "bookings": bookings}))
-    yield patch("page: 4,000 bookings instead of 2,000", f"{outfitter}/ledgerpages/stall", {
+    yield patch("page: 4,000 bookings instead of none", f"{outfitter}/ledgerpages/stall", {
         "spec": {"bookings": bookings}}, MERGE, setup=(page,))
-    yield patch("page: 4,000 reservations", f"{outfitter}/ledgerpages/stall", {"spec": {"reserved": [
-        {"device": entry["device"], "reason": "x"} for entry in bookings]}}, MERGE, setup=(page,))
+    yield patch("page: 4,000 times the same booking", f"{outfitter}/ledgerpages/stall", {
+        "spec": {"bookings": bookings[:1] * 4_000}}, MERGE, setup=(page,))
+    yield patch("page: 32 bookings, 1,700 hardware names each", f"{outfitter}/ledgerpages/stall", {"spec": {"bookings": [
+        {**entry, "hardware": [f"h{n}" for n in range(1_700)]} for entry in bookings[:32]]}}, MERGE, setup=(page,))
+    records = [{"device": entry["device"], "reason": "x", "by": "x", "since": entry["since"]} for entry in bookings]
+    for state in ("reserved", "quarantined", "unclean"):
+        yield patch(f"page: 4,000 records, {state}", f"{outfitter}/ledgerpages/stall", {
+            "spec": {state: records}}, MERGE, setup=(page,))
+        yield patch(f"page: 4,000 records and a label, {state}", f"{outfitter}/ledgerpages/stall", {
+            "metadata": {"labels": {"a": state}}}, MERGE)
+        yield patch(f"page: none of 4,000 records, {state}", f"{outfitter}/ledgerpages/stall", {"spec": {state: []}}, MERGE)
+    yield patch("page: 7,000 times the same record", f"{outfitter}/ledgerpages/stall", {
+        "spec": {"unclean": records[:1] * 7_000}}, MERGE, setup=(page,))
+    yield patch("page: 7,000 records without a device", f"{outfitter}/ledgerpages/stall", {
+        "spec": {"unclean": [{"reason": "x"}] * 7_000}}, MERGE, setup=(page,))
     yield post("flavor: 55,000 extra specs", f"{outfitter}/flavors", _new(spec={
         "vcpus": 1, "memory": "1Gi", "extraSpecs": {f"k{n}": "v" for n in range(55_000)}}))
     yield post("flavor: 55,000 PCI aliases", f"{outfitter}/flavors", _new(spec={

@@ -12,7 +12,7 @@ What is held stays when it is no longer published. Called by admission, inside t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,7 +65,7 @@ def check(change: WriteRequest, *, by_user: bool) -> Iterator[Cause]:
 def deletable(change: WriteRequest) -> None:
     """Forbidden: the page records something that is held or kept."""
     page = Page(change.new)
-    if reasons := [reason for booking in page.bookings if (reason := _held(change, booking))]:
+    if reasons := _held(change, page.bookings):
         raise Forbidden(f'ledgerpages.outfitter.dev "{page.host}" is forbidden: what it records would be allocated twice '
                         f"without it: {_few(reasons)}")
 
@@ -154,14 +154,15 @@ def _allocated(claim: Object, booking: Booking) -> bool:
 def _user_causes(change: WriteRequest, changes: BookingChanges) -> Iterator[Cause]:
     if changes.changed:
         yield _forbidden(f"{_few([_named(before) for before, _ in changes.changed])}: only Outfitter changes a booking")
-    if reasons := [reason for booking in changes.removed if (reason := _held(change, booking))]:
+    if reasons := _held(change, changes.removed):
         yield _forbidden(_few(reasons))
     if len(changes.added) > ADDED_BY_USERS:
         yield _forbidden(f"{len(changes.added)} bookings are added at once: at most {ADDED_BY_USERS}")
         return
-    pools, wrong = _pools(change, changes.added), False
+    pools, wrong, page = _pools(change, changes.added), False, change.new["metadata"]["name"]
+    hardware = published_pool.hardware(change, {(booking.device, booking.node or page) for _, booking, _ in changes.added})
     for place, booking, _ in changes.added:
-        for field, problem in _user_added(change, booking, pools):
+        for field, problem in _user_added(change, booking, pools, hardware[booking.device, booking.node or page]):
             wrong = True
             yield _forbidden(problem, f"{BOOKINGS}[{place}]{field}")
     if changes.added and not wrong:
@@ -172,10 +173,10 @@ def _user_causes(change: WriteRequest, changes: BookingChanges) -> Iterator[Caus
 
 
 def _user_added(
-    change: WriteRequest, booking: Booking, pools: Mapping[tuple[str, str], PoolContent]
+    change: WriteRequest, booking: Booking, pools: Mapping[tuple[str, str], PoolContent], hardware: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with a booking that a user adds: the field of it, and the problem."""
-    holder, host = booking.holder, change.new["metadata"]["name"]
+    """What is wrong with a booking that a user adds, of a device that is this hardware: the field of it, and the problem."""
+    holder = booking.holder
     if booking.state != "booked":
         yield ".state", f'a new booking is "booked": only the host makes it {booking.state}'
     if holder.kind != kinds.RESOURCE_CLAIM.kind:
@@ -184,31 +185,56 @@ def _user_added(
         yield ".holder", f"claim {holder.namespace}/{holder.name} with uid {holder.uid} does not exist"
     if problem := _unpublished(change, booking, pools):
         yield ".device", problem
-    elif booking.counted and booking.hardware != (
-            known := published_pool.hardware(change, booking.device, booking.node or host)):
-        yield ".hardware", f"must be what its driver publishes: {list(known)}"
+    elif booking.counted and booking.hardware != hardware:
+        yield ".hardware", f"must be what its driver publishes: {list(hardware)}"
 
 
-def _held(change: WriteRequest, booking: Booking) -> str:
-    """Why a user may not remove a booking, and what frees it; "": it may be removed."""
-    holder, node = booking.holder, booking.node or change.new["metadata"]["name"]
-    gone = not is_pool_page(node) and change.look(kinds.NODE, "", node) is None
+@dataclass(frozen=True, slots=True)
+class BookedNode:
+    """A node on which bookings are prepared, as a write finds it."""
+
+    gone: bool
+    alive: tuple[str, ...]  # pods that have not ended; read only if the node is gone
+
+
+def _node(change: WriteRequest, node: str) -> BookedNode:
+    if is_pool_page(node) or change.look(kinds.NODE, "", node) is not None:
+        return BookedNode(gone=False, alive=())
+    pods = [stored.object() for stored in change.indexed(kinds.POD, node)]
+    return BookedNode(gone=True, alive=tuple(
+        pod["metadata"]["name"] for pod in pods if (pod.get("status") or {}).get("phase") not in vm.FINAL))
+
+
+def _held(change: WriteRequest, bookings: Iterable[Booking]) -> list[str]:
+    """Why a user may not remove bookings, and what frees each. A node and its pods are read once for all."""
+    nodes: dict[str, BookedNode] = {}
+    reasons: list[str] = []
+    for booking in bookings:
+        name = booking.node or change.new["metadata"]["name"]
+        if name not in nodes:
+            nodes[name] = _node(change, name)
+        if reason := _held_by(change, booking, name, nodes[name]):
+            reasons.append(reason)
+    return reasons
+
+
+def _held_by(change: WriteRequest, booking: Booking, name: str, node: BookedNode) -> str:
+    """Why a user may not remove a booking of a node, and what frees it; "": it may be removed."""
+    holder = booking.holder
     if holder.kind == UNKNOWN:
         return ""
     if holder.kind != kinds.RESOURCE_CLAIM.kind:
-        return "" if gone else f"{_named(booking)} is held; its host releases it when the domain has ended"
-    claim = _claim(change, booking)
+        return "" if node.gone else f"{_named(booking)} is held; its host releases it when the domain has ended"
     if booking.state != "prepared":
         kept = "kept" if booking.state == "released" else "held"
-        return "" if claim is None else (
+        return "" if _claim(change, booking) is None else (
             f"{_named(booking)} is {kept}; to free it: kubectl delete resourceclaim {holder.name} -n {holder.namespace}")
-    if not gone:
+    if not node.gone:
         return (f"{_named(booking)} is prepared; to free it, delete the VM or the claim that holds it, or, if the host is "
-                f"gone for good: kubectl delete node {node}")
-    pods = [stored.object() for stored in change.indexed(kinds.POD, node)]
-    if alive := [pod["metadata"]["name"] for pod in pods if (pod.get("status") or {}).get("phase") not in vm.FINAL]:
-        return (f"{_named(booking)} is prepared, and pods of {node} have not ended: {_few(alive)}; they end 40 s after their "
-                "node was deleted")
+                f"gone for good: kubectl delete node {name}")
+    if node.alive:
+        return (f"{_named(booking)} is prepared, and pods of {name} have not ended: {_few(node.alive)}; they end 40 s after "
+                "their node was deleted")
     return ""
 
 
@@ -227,8 +253,8 @@ def _cleaned_while_held(change: WriteRequest) -> Iterator[Cause]:
 
 
 def _pools(change: WriteRequest, added: Sequence[PlacedBooking]) -> dict[tuple[str, str], PoolContent]:
-    devices = {placed.booking.device for placed in added}
-    return {(device.driver, device.pool): published_pool.read(change, device.driver, device.pool) for device in devices}
+    names = {(placed.booking.device.driver, placed.booking.device.pool) for placed in added}
+    return {(driver, pool): published_pool.read(change, driver, pool) for driver, pool in names}
 
 
 def _unpublished(
@@ -252,13 +278,17 @@ def _fits(
     entries = [raw for place, raw in enumerate(raw_entries(change.new, "bookings")) if place not in places]
     rest = Page({**change.new, "spec": {**change.new["spec"], "bookings": entries}})
     keys = Counter([booking.key for booking in rest.bookings] + [placed.booking.key for placed in added])
+    others: dict[str, Page | None] = {}  # each is read once
     for _, booking, _ in added:
         if keys[booking.key] > 1:
             raise Invalid(f"{_named(booking)} is booked twice")
         device = booking.device
         for name in {pool_page(device.driver, device.pool), device.pool, booking.node} - {rest.host, ""}:
-            other = change.look(kinds.LEDGER_PAGE, "", name)
-            for taken in Page(other).on(device) if other is not None else ():
+            if name not in others:
+                other = change.look(kinds.LEDGER_PAGE, "", name)
+                others[name] = Page(other) if other is not None else None
+            page = others[name]
+            for taken in page.on(device) if page is not None else ():
                 if taken.clashes(booking):
                     raise held_error(taken)
     rest.holding([placed.booking for placed in added], published_pool.limits(pools.values()))

@@ -68,16 +68,22 @@ def limits(pools: Iterable[PoolContent]) -> Limits:
     return Limits(capacity, counters)
 
 
-def hardware(change: WriteRequest, device: DeviceId, host: str) -> tuple[str, ...]:
-    """What a device is on a host, as its driver publishes it; empty: not known."""
-    found: set[str] = set()
-    slices = (stored.object() for stored in change.indexed(kinds.RESOURCE_SLICE, device.pool))
-    for part in newest([part for part in slices if part["spec"].get("driver") == device.driver]):
-        for each in part["spec"].get("devices") or ():
-            where = each.get("nodeName") or part["spec"].get("nodeName") or host
-            if each["name"] == device.device and where == host:
-                found |= hardware_of(each, device.driver)
-    return tuple(sorted(found))
+def hardware(change: WriteRequest, wanted: Collection[tuple[DeviceId, str]]) -> dict[tuple[DeviceId, str], tuple[str, ...]]:
+    """What devices are on hosts, as their drivers publish it; empty: not known. Each pool is read once."""
+    found: dict[tuple[DeviceId, str], set[str]] = {pair: set() for pair in wanted}
+    hosts: dict[DeviceId, list[str]] = {}
+    for device, host in found:
+        hosts.setdefault(device, []).append(host)
+    for driver, pool in {(device.driver, device.pool) for device in hosts}:
+        slices = change.indexed(kinds.RESOURCE_SLICE, pool)
+        for part in newest([stored.object() for stored in slices if _content(stored).driver == driver]):
+            for each in part["spec"].get("devices") or ():
+                device = DeviceId(driver, pool, each["name"])
+                node = each.get("nodeName") or part["spec"].get("nodeName")
+                for host in hosts.get(device, ()):
+                    if host == (node or host):
+                        found[device, host] |= hardware_of(each, driver)
+    return {pair: tuple(sorted(names)) for pair, names in found.items()}
 
 
 def _content(stored: StoredObject) -> SliceContent:
