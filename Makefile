@@ -1,6 +1,6 @@
 # Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
 .DEFAULT_GOAL := help
-.PHONY: help golden venv up demo pictures test test-parts check bench soak test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
+.PHONY: help golden venv up demo pictures test test-parts check bench soak judges test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -47,7 +47,7 @@ golden: venv ## rewrite the golden files of the renderers (read the diff)
 	@OUTFITTER_GOLDEN=1 $(BIN)/pytest -q tests/api/test_rejection_text.py tests/scheduling/explain tests/cli/test_why.py -k words
 
 test: venv ## the checks, and beside them every test that needs nothing else
-	@scripts/check-and-test $(BIN)/pytest -n 2 $(BY_FILE) -m "not (long or parts or kubectl or cluster or libvirt)" $(PYTEST)
+	@scripts/check-and-test $(BIN)/pytest -n 2 $(BY_FILE) -m "not (long or judges or parts or kubectl or cluster or libvirt)" $(PYTEST)
 
 test-parts: venv ## the tests that use kubectl, virtctl, strace, lspci or QEMU where they are found (not part of make test)
 	@$(BIN)/pytest -n 2 $(BY_FILE) -m "(parts or kubectl) and not (long or cluster or libvirt)" $(PYTEST)
@@ -60,6 +60,10 @@ test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASS
 soak: venv ## the long forms, before a release (ROUNDS=2: twice as many, SEED=1000: others, MINUTES=10: of churn; an hour)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || assets=; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 --dist load -m long --rounds $(ROUNDS) --seed $(SEED) --minutes $(MINUTES) $(PYTEST)
+
+judges: venv ## clients of others against the product, before a release (needs npm and the network once)
+	@scripts/kube-clients >/dev/null
+	@$(BIN)/pytest -m judges --all-parts $(PYTEST)
 
 libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvirt-dev, python3-dev, gcc, pkg-config)
 

@@ -29,7 +29,6 @@ def clone(tmp_path: Path) -> Path:
     """A clone whose programs and packages are all simulated."""
     programs = {"bin/make": MAKE, "bin/apt-cache": "#!/bin/sh\n", "scripts/kube-assets": "#!/bin/sh\necho /kube\n",
                 "scripts/virtctl": "#!/bin/sh\necho /virtctl\n",
-                "scripts/kube-clients": "#!/bin/sh\necho /clients\n",
                 "scripts/oldest-python": (ROOT / "scripts" / "oldest-python").read_text(),
                 ".ci/run": re.sub(r"^need .*\n", "", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)}
     for name, text in programs.items():
@@ -55,8 +54,7 @@ def test_the_last_lines_name_the_suites_that_failed(clone: Path) -> None:
     assert (code, ran) == (1, SUITES)
     times = [re.sub(r"^ *\d+ s  ", "", line) for line in lines[lines.index("== times") + 1:]]
     assert times == [
-        "virtual environment", "make test", "system packages", "building Kubernetes",
-        "official clients for Python and JavaScript", "building virtctl",
+        "virtual environment", "make test", "system packages", "building Kubernetes", "building virtctl",
         "kubectl, virtctl and programs of the system", "libvirt and QEMU", "a host with devices, in a VM, FAILED",
         "real kube-apiserver, FAILED", "the demo", "in all", "",
         "export KUBEBUILDER_ASSETS=/kube PATH=/virtctl:/kube:$PATH",

@@ -15,7 +15,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind
 from tests.e2e.process import EXAMPLE, PATIENCE, ROOT, ForkedUp, environment, until
 
-pytestmark = pytest.mark.parts
+pytestmark = pytest.mark.judges
 REPLACED = [kind for kind in kinds.ALL if kind != kinds.MIGRATION]  # a migration cannot be created yet
 PROGRAMS = Path(__file__).parent / "clients"
 # One object of each kind that neither the server nor a running VM has by itself.
@@ -66,7 +66,7 @@ spec: {vcpus: 1, memory: 1Gi}
 def clients() -> Path:
     found = subprocess.run([ROOT / "scripts" / "kube-clients", "--path"], capture_output=True, text=True, check=False)
     if found.returncode:
-        pytest.skip("needs the official clients: scripts/kube-clients installs them")
+        pytest.skip("needs the official clients: make judges installs them")
     return Path(found.stdout.strip())
 
 
