@@ -21,6 +21,7 @@ from pathlib import Path
 from outfitter import app, up
 from outfitter.api import kinds
 from outfitter.inventory.simulation import hosts_file
+from outfitter.roles.process import loop_factory
 from outfitter.store.watch_cache import Selection, Watcher
 
 CLASS = {"metadata": {"name": "vf"}, "spec": {"selectors": [
@@ -104,7 +105,7 @@ def _calibrate() -> float:
 
 
 def _run(work: Coroutine[None, None, None]) -> None:
-    with asyncio.Runner(loop_factory=up.loop_factory()) as runner:  # as `outfit up` does
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:  # as `outfit up` does
         runner.run(work)
 
 

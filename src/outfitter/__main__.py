@@ -1,4 +1,4 @@
-"""`outfit`: the command line, with the one command put in that needs the whole product."""
+"""`outfit`: the command line, with the commands put in that need the whole product."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ INTERRUPTED = 130  # exit status after Ctrl-C
 def main() -> None:
     try:
         from outfitter.cli import main as cli  # noqa: PLC0415  # the start of every command is on this path
+        from outfitter.roles import commands  # noqa: PLC0415
 
-        cli.main(up=_up)
+        cli.main(up=_up, roles=commands.commands())
     except KeyboardInterrupt:  # before there was a command to end, or after
         sys.exit(INTERRUPTED)
 

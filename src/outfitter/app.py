@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +15,6 @@ import yaml
 
 from outfitter.api import admission, conditions, kinds
 from outfitter.api.conditions import Condition
-from outfitter.api.device import DRIVER
-from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Hypervisor
-from outfitter.api.kinds import Object
 from outfitter.apiserver import auth
 from outfitter.apiserver.app import App as ApiServer
 from outfitter.apiserver.server import Server
@@ -29,7 +25,6 @@ from outfitter.controllers.embedded.event_expiry import EventExpiry
 from outfitter.controllers.embedded.namespace_defaults import NamespaceDefaults
 from outfitter.controllers.garbage_collector import GarbageCollector
 from outfitter.controllers.kubevirt import KubeVirtController
-from outfitter.controllers.ledger_mirror import LedgerMirror
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
 from outfitter.controllers.node_taint_eviction import NodeTaintEviction
 from outfitter.controllers.pod_claims import PodClaims
@@ -39,21 +34,13 @@ from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.controllers.vm import VmController
 from outfitter.controllers.vmi import VmiController
 from outfitter.errors import AlreadyExists, StartupRefused
-from outfitter.inventory import assignable, scan
 from outfitter.inventory.config import DEFAULT, Config
-from outfitter.inventory.simulation.host import SimulatedHost
-from outfitter.launcher import connection, domain, libvirt
-from outfitter.launcher.domain_options import DomainOptions
-from outfitter.launcher.simulated import Simulated
 from outfitter.metrics import Metrics
-from outfitter.node.agent import Agent
 from outfitter.node.agent_host import AgentHost
-from outfitter.node.atomic_files import FolderFiles, MemoryFiles
-from outfitter.node.claim_preparation import ClaimPreparation
-from outfitter.node.host_audit import HostAudit
-from outfitter.node.host_env import HostEnv
-from outfitter.node.simulation.root import SimulatedRoot
-from outfitter.node.sysfs_root import FolderRoot
+from outfitter.roles.cluster_check import OURS
+from outfitter.roles.controller import announce, cluster_controllers
+from outfitter.roles.hosts import build_domain, hypervisor, simulated_hosts, this_host
+from outfitter.roles.node import HostAgents
 from outfitter.scheduling import config as scheduling_config
 from outfitter.scheduling import plugins
 from outfitter.scheduling.nova import flavor_claim
@@ -67,87 +54,11 @@ from outfitter.store.rest_config import RestConfig
 from outfitter.store.sqlite import SQLite
 from outfitter.store.unreadable_objects import UnreadableObjects
 
+__all__ = ["Embedded", "Product", "build_domain", "cluster", "embedded", "hypervisor", "simulated_hosts", "this_host"]
 NAMESPACES = ("default", "kube-system")
 CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
-# What a cluster must have learned; networks of others it need not know.
-OURS = tuple(kind for kind in kinds.ALL if not kind.builtin and kind != kinds.NETWORK_ATTACHMENT)
-CDI = "var/run/cdi"  # below a host's root: where container runtimes look for prepared devices
-METADATA = "var/run/outfitter/metadata"  # and what they show to launchers
-PATIENCE = 60.0  # seconds for which the kernel may think about one handover
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
-
-
-def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, config: Config = DEFAULT) -> list[AgentHost]:
-    """Hosts of a hosts file, as the node agent takes them; their VMs, and what was done to their devices, are stored below
-    `data`."""
-    recent: OrderedDict[int, SimulatedRoot] = OrderedDict()
-
-    def simulated(host: SimulatedHost) -> AgentHost:
-        def files(name: str) -> FolderFiles | MemoryFiles:
-            return FolderFiles(data / "hosts" / host.name / name, durable=False) if data else MemoryFiles()
-
-        root = SimulatedRoot(host.tree, files("kernel"), recent)
-        env = HostEnv(host.name, host.publisher, root, state=files("state"), cdi=files("cdi"), metadata=files("metadata"))
-        return AgentHost(host.name, host.publisher, root.look, Simulated(data / "domains" / host.name if data else None),
-                    host.capacity(), host.labels, simulated=True, settings=config.for_host(host.name), env=env,
-                    driver_profiles=host.driver_profiles)
-
-    return [simulated(host) for host in hosts]
-
-
-def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[Hypervisor, str]:
-    """The hypervisor of this host, and why it was chosen: "libvirt", a URI of libvirt, "simulated", or None to let
-    what is there decide. StartupRefused: libvirt was asked for and cannot be used."""
-    drives = str(data / "hosts" / name / "drives") if data and os.geteuid() else DRIVES
-    if kind is not None and kind != "simulated":
-        if kind != "libvirt" and "://" not in kind:
-            raise StartupRefused(f"--hypervisor {kind}: it is libvirt, simulated, or a URI of libvirt such as {libvirt.SYSTEM}")
-        connection.library()
-        uri = libvirt.SYSTEM if kind == "libvirt" else kind
-        return libvirt.Libvirt(uri, drives=drives), f"its VMs run in libvirt at {uri}"
-    reason = "as set by --hypervisor" if kind else libvirt.unavailable_reason()
-    if not reason:
-        return libvirt.Libvirt(drives=drives), f"its VMs run in libvirt at {libvirt.SYSTEM}"
-    return Simulated(data / "domains" / name if data else None), f"its VMs are simulated: {reason}"
-
-
-def this_host(
-    name: str, runs: Hypervisor, data: Path | None = None, root: Path = Path("/"), config: Config = DEFAULT, *,
-    empty: bool = False,
-) -> AgentHost | None:
-    """This host, if it has anything to offer: what device_spec lists, what it is asked to make, or else a function that is
-    bound to vfio-pci; with `empty` in any case. Everything that is written on it stands below `root`, but for `data`."""
-    tree, settings = FolderRoot(root), config.for_host(name)
-    found = scan.scan(tree)
-    asked = empty or settings.device_spec is not None or settings.sriov or settings.mdev
-    if not asked and not assignable.assignable(found.devices, found.mdevs).offered:
-        return None
-    capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
-    state = data / "hosts" / name if data else None
-    env = HostEnv(name, DRIVER, tree, state=FolderFiles(state / "state") if state else None,
-                      cdi=FolderFiles(root / CDI, durable=False), metadata=FolderFiles(root / METADATA, durable=False),
-                      dev=str(root / "dev"), patience=PATIENCE)
-    return AgentHost(name, DRIVER, lambda: tree, runs, capacity, {}, simulated=False, settings=settings, env=env)
-
-
-def build_domain(instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain:
-    return domain.build(
-        instance,
-        env,
-        files,
-        DomainOptions(type="kvm" if abilities.kvm else "qemu", simulated=abilities.simulated, drives=abilities.drives),
-    )
-
-
-def _agent(
-    context: ControllerContext, hosts: Sequence[AgentHost], preparation: ClaimPreparation, audit: Callable[[str], None]
-) -> Agent:
-    return Agent(
-        context.store, hosts, build=build_domain, preparation=preparation, clock=context.clock, events=context.events,
-        pods=context.informer(kinds.POD), instances=context.informer(kinds.VMI),
-        claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE), audit=audit,
-    )
 
 
 class Product:
@@ -156,26 +67,21 @@ class Product:
     def __init__(self, store: Store, hosts: Sequence[AgentHost], controllers: Sequence[Controller],
                  context: ControllerContext, *, workers: int = 4) -> None:
         self.store, self.context = store, context
-        self.hosts = [host.fresh() for host in hosts]
-        self.preparation = ClaimPreparation(context.store, self.hosts, clock=context.clock)
-        self.host_audit = HostAudit(store, self.hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
-                             slices=context.informer(kinds.RESOURCE_SLICE), events=context.events,
-                             begin=self.preparation.begin)
-        self.agent = _agent(context, self.hosts, self.preparation, self.host_audit.queue.add)
+        agents = HostAgents(context, hosts)
+        self.hosts, self.preparation, self.host_audit = agents.hosts, agents.preparation, agents.host_audit
+        self.agent, self._agents = agents.agent, agents
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
-        self.runner = ControllerManager(context, [*controllers, self.host_audit, self.agent, unreadable], workers=workers)
+        self.runner = ControllerManager(context, [*controllers, *agents.controllers, unreadable], workers=workers)
         self.metrics = Metrics(self.runner, context, self.host_audit.repairs)
         self.offered = 0  # devices that the hosts publish
 
     async def start(self) -> None:
-        await self.preparation.start()
-        self.offered = await self.host_audit.start()
+        self.offered = await self._agents.start()
         await self.runner.start()
 
     async def stop(self) -> None:
         await self.runner.stop()
-        for host in self.hosts:
-            await host.hypervisor.close()
+        await self._agents.stop()
         await self.store.close()
 
 
@@ -308,8 +214,7 @@ async def cluster(
     clock = clock or SystemClock()
     store = Kube(access, clock=clock)
     context = ControllerContext(store, clock=clock, names=names)
-    instances = VmiController(context, AliasSet.of(config.default), exact=False)
-    product = Product(store, hosts, [VmController(context), instances, DeviceStatus(context), LedgerMirror(context)], context)
+    product = Product(store, hosts, cluster_controllers(context, config), context)
     try:
         for kind in OURS:
             await store.list(kind, limit=1)  # a cluster that lacks our definitions says so now
@@ -318,21 +223,6 @@ async def cluster(
         yield product
     finally:
         await product.stop()
-
-
-async def announce(store: Store, config: Config) -> None:
-    """What flavors need: the class that their claims use, and the aliases where users and `outfit plan` can read
-    them. Written where it is missing or not so any more; without aliases there is nothing to say."""
-    if not config.default.alias:
-        return
-    with contextlib.suppress(AlreadyExists):  # it may have been edited
-        await store.create(kinds.DEVICE_CLASS, flavor_claim.device_class())
-    wanted = flavor_claim.aliases_config_map(config.default)
-    meta = wanted["metadata"]
-    try:
-        await store.create(kinds.CONFIG_MAP, wanted)
-    except AlreadyExists:
-        await store.patch(kinds.CONFIG_MAP, meta["name"], {"data": wanted["data"]}, meta["namespace"])
 
 
 @dataclass(frozen=True, slots=True)

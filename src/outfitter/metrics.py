@@ -13,12 +13,13 @@ from outfitter import __version__
 from outfitter.api import kinds
 from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.page import OUT_OF_SERVICE_STATES
-from outfitter.apiserver.listener import Listener
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.store.queue_metrics import Durations
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
+
+    from outfitter.apiserver.listener import Listener  # a web server, which a controller does not run
 
 WAITS = "How long keys waited in the queue until a worker took them, in seconds."
 WORKS = "How long the work on a key took, in seconds."
@@ -29,25 +30,20 @@ LONGEST = "The seconds for which the key that has been in work longest has been 
 class Metrics:
     """Of the controllers and the node agent that one runner runs."""
 
-    def __init__(self, runner: ControllerManager, context: ControllerContext, repairs: Mapping[tuple[str, str], int]) -> None:
-        """`repairs`: (host, code) -> how often its slices were published again."""
-        self._runner, self._context, self._repairs = runner, context, repairs
+    def __init__(self, runner: ControllerManager, context: ControllerContext, repairs: Mapping[tuple[str, str], int], *,
+                 leader: Callable[[], bool] | None = None) -> None:
+        """`repairs`: (host, code) -> how often its slices were published again. `leader`: whether it holds the Lease, of one of
+        several replicas."""
+        self._runner, self._context, self._repairs, self._leader = runner, context, repairs, leader
         self.listener: Listener | None = None  # of the API server, once it listens
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """The numbers of this moment, and their media type: the newest form that the client accepts."""
-        from prometheus_client import exposition  # noqa: PLC0415
-
-        encode, media = exposition.choose_encoder(accept)
-        return encode(self._registry), media
+        return _encoded(self._registry, accept)
 
     @functools.cached_property
     def _registry(self) -> CollectorRegistry:
-        # Not scraped in most runs, and slow to import: a tenth of the start of `outfit up`.
-        from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
-
-        registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
+        registry = _process_registry()
         registry.register(self)
         return registry
 
@@ -82,6 +78,9 @@ class Metrics:
                         {(): self.listener.open})
             yield _many(count, "outfitter_http_refusals", "Requests and connections that the API server refused, by reason.",
                         ("reason",), self.listener.refusals.counts)
+        if self._leader is not None:
+            yield _many(gauge, "outfitter_leader", "1 in the replica that holds the Lease, 0 in the others.", (),
+                        {(): int(self._leader())})
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
         yield _many(gauge, "outfitter_unreadable_objects", "Stored objects that cannot be read and are skipped.", ("kind",), {
             (kind.kind,): len(informer.unreadable) for kind, informer in self._context.informers.items()})
@@ -113,6 +112,27 @@ class Metrics:
                 if records := raw_entries(page, state):
                     out[page["metadata"]["name"], state] = len(records)
         return out
+
+
+def process_metrics(accept: str = "") -> tuple[bytes, str]:
+    """What every process has, for one without controllers."""
+    return _encoded(_process_registry(), accept)
+
+
+def _process_registry() -> CollectorRegistry:
+    # Not scraped in most runs, and slow to import: a tenth of the start of `outfit up`.
+    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def _encoded(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    from prometheus_client import exposition  # noqa: PLC0415
+
+    encode, media = exposition.choose_encoder(accept)
+    return encode(registry), media
 
 
 Gauges = Callable[..., Any]  # a family of the library: name, help text, labels

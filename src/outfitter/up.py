@@ -9,9 +9,8 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,8 @@ from outfitter.inventory import config, server_limits
 from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.agent_host import AgentHost
+from outfitter.roles import hosts as host_setup
+from outfitter.roles.process import loop_factory
 from outfitter.scheduling.nova import alias
 
 SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
@@ -45,14 +46,6 @@ def run(
             raise  # the reader of the output is gone
         except OSError as error:  # a folder that may not be written, a disk that is full
             raise StartupRefused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop  # noqa: PLC0415  # not on every platform
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 async def _serve(
@@ -99,14 +92,14 @@ def choose(
         if wanted:
             raise StartupRefused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts simulate "
                                  "their VMs")
-        hosts = app.simulated_hosts(hosts_file.from_argument(simulation).hosts, data, settings)
+        hosts = host_setup.simulated_hosts(hosts_file.from_argument(simulation).hosts, data, settings)
         return hosts, f"simulated as --simulate {simulation} says"
-    name = socket.gethostname().split(".")[0].lower() or "localhost"
-    runs, said = app.hypervisor(hypervisor, name, data)
-    host = app.this_host(name, runs, data, config=settings, empty=wanted)
+    name = host_setup.own_name()
+    runs, said = host_setup.hypervisor(hypervisor, name, data)
+    host = host_setup.this_host(name, runs, data, config=settings, empty=wanted)
     if host is not None:
         return [host], f"this host; {said}"
-    hosts = app.simulated_hosts(hosts_file.parse_shorthand(SIMULATED).hosts, data, settings)
+    hosts = host_setup.simulated_hosts(hosts_file.parse_shorthand(SIMULATED).hosts, data, settings)
     return hosts, "simulated, because this host has no device bound to vfio-pci to offer"
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 from unittest import mock
 
 from outfitter.cli import main
+from outfitter.roles import commands
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
@@ -79,7 +80,8 @@ def typed(*words: str, kubeconfig: Path | None = None, stdin: str = "", stdout: 
     sys.stdin = io.StringIO(stdin)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main.main(up=_run_server, arguments=[*(("--kubeconfig", str(kubeconfig)) if kubeconfig else ()), *words])
+            main.main(up=_run_server, roles=commands.commands(),
+                      arguments=[*(("--kubeconfig", str(kubeconfig)) if kubeconfig else ()), *words])
     except SystemExit as end:
         code = int(end.code or 0)
     finally:

@@ -1,5 +1,5 @@
 """Every command of `outfit` with its arguments and options. Imports the code of a command only when it runs; called by
-`app.py`, which passes in what `outfit up` starts."""
+`__main__.py`, which passes in what `outfit up` starts and the commands of the roles of a cluster."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ Up = Callable[..., None]
 DEFAULT_PORT = 7443
 
 
-def main(*, up: Up, arguments: Sequence[str] | None = None) -> None:
-    """Run a command; an error is one clear line and exit status 1, a wrong call exit status 2."""
+def main(*, up: Up, roles: Sequence[click.Command] = (), arguments: Sequence[str] | None = None) -> None:
+    """Run a command; an error is one clear line and exit status 1, a wrong call exit status 2. `roles`: the commands of the
+    processes of a cluster."""
     try:
-        _run(commands(up), arguments)
+        _run(commands(up, roles), arguments)
     except (broken_pipe.BrokenPipe, BrokenPipeError):
         broken_pipe.discard_output(sys.stdout, sys.stderr)
         sys.exit(broken_pipe.STATUS)
@@ -52,7 +53,7 @@ def _sentence(error: OutfitterError) -> str:
     return "\n  ".join([f"{error.title}:", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
 
 
-def commands(up: Up) -> click.Group:
+def commands(up: Up, roles: Sequence[click.Command] = ()) -> click.Group:
     @click.group(cls=broken_pipe.PipeSafeGroup, context_settings={"help_option_names": ["-h", "--help"]})
     @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server (default: $KUBECONFIG, else that of "
                                                        "outfit up, else ~/.kube/config).")
@@ -92,7 +93,7 @@ def commands(up: Up) -> click.Group:
         up(data=data or default_data(), port=port, simulation=simulation, settings=settings, hypervisor=hypervisor,
            kubeconfig=kubeconfig, accept_lost_writes=accept_lost_writes, limits=limits, verbose=verbose)
 
-    for command in (_get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
+    for command in (*roles, _get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
                     _device, _history, _providers, scan, config, _version):
         outfit.add_command(command)
     return outfit

@@ -24,7 +24,7 @@ from outfitter.inventory.strict_yaml import Reader, Section
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history", "sriov", "mdev",
              "pod_bridge", "cpu_dedicated_set")
-KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features", "events", "server"),
+KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features", "events", "server", "roles"),
                                     "host": HOST_KEYS, "history": ("keep",), "scheduling": ("policy",),
                                     "events": ("keep", "most"), "server": server_limits.KEYS,
                                     "features": tuple(dra_feature_gates.DEVICE_GATES)}
@@ -91,6 +91,7 @@ class Config:
     scheduling: SchedulingSettings = SchedulingSettings()
     events: EventSettings = EventSettings()
     server: ServerLimits = server_limits.DEFAULT
+    roles: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # as written; the roles of a cluster read it
 
     def for_host(self, host: str) -> HostSettings:
         return self.hosts.get(host, self.default)
@@ -122,10 +123,11 @@ def parse(text: str, source: str = "the configuration file", check: Check | None
         hosts[name] = _settings(reader.section(value, f"hosts.{name}", KEYS["host"]), default)
     scheduling, events = _scheduling(top), _events(top)
     server = server_limits.read(reader.section(top.fields.get("server"), "server", KEYS["server"]))
+    roles = _roles(top)
     if check is not None:
         check(reader, default)
     reader.finish()
-    return Config(default, MappingProxyType(hosts), scheduling, events, server)
+    return Config(default, MappingProxyType(hosts), scheduling, events, server, roles)
 
 
 def _scheduling(top: Section) -> SchedulingSettings:
@@ -135,6 +137,18 @@ def _scheduling(top: Section) -> SchedulingSettings:
     switched = {gate: _switch(features, gate, default) for gate, (_, default) in dra_feature_gates.DEVICE_GATES.items()
                 if gate in features.fields}
     return SchedulingSettings(policy or "pack", MappingProxyType(switched))
+
+
+def _roles(top: Section) -> Mapping[str, str]:
+    """The settings of the processes of a cluster; which there are is known there."""
+    given = top.fields.get("roles")
+    if given is not None and not isinstance(given, dict):
+        top.wrong("roles", "must be a mapping from the names of settings to their values")
+    found = given if isinstance(given, dict) else {}
+    for key, value in found.items():
+        if not isinstance(value, str):
+            top.wrong(f"roles.{key}", "must be one value, not empty, a list or a mapping")
+    return MappingProxyType({key: value for key, value in found.items() if isinstance(value, str)})
 
 
 def _events(top: Section) -> EventSettings:

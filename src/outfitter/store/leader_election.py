@@ -35,6 +35,7 @@ class LeaderElection:
         self.holder = holder
         self._clock, self._terms = clock, terms
         self._seen: tuple[str, float] = ("", 0.0)  # revision of the lease, when we first saw it
+        self.renewed_by_other = ""  # the other candidate that has renewed or taken the lease since our first look
 
     async def acquire(self) -> bool:
         """Take or renew the lease; False while another candidate holds it."""
@@ -46,6 +47,8 @@ class LeaderElection:
         spec = dict(lease.get("spec") or {})
         revision = lease["metadata"]["resourceVersion"]
         if self._seen[0] != revision:
+            if self._seen[0] and spec.get("holderIdentity") not in (self.holder, "", None):
+                self.renewed_by_other = str(spec["holderIdentity"])
             self._seen = (revision, self._clock.monotonic())
         if spec.get("holderIdentity") not in (self.holder, "", None):
             if self._clock.monotonic() - self._seen[1] < float(spec.get("leaseDurationSeconds") or 0):
@@ -65,6 +68,8 @@ class LeaderElection:
             if lease["spec"].get("holderIdentity") == self.holder:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._replace(lease)
+        except NotFound:
+            pass
         except OutfitterError as error:
             log.warning("lease %s was not released: %s", self._name, error)
 

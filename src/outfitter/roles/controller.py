@@ -1,0 +1,145 @@
+"""`outfit controller`: our controllers on a real cluster, without those that Kubernetes has. Of several replicas the one that
+holds the Lease works; the others wait for it. A leader that loses the Lease stops its controllers and waits again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import uuid
+from collections.abc import Iterable
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Kind
+from outfitter.controllers.device_status import DeviceStatus
+from outfitter.controllers.ledger_mirror import LedgerMirror
+from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
+from outfitter.controllers.vm import VmController
+from outfitter.controllers.vmi import VmiController
+from outfitter.errors import AlreadyExists, NotFound, StartupRefused
+from outfitter.inventory.config import Config
+from outfitter.metrics import Metrics
+from outfitter.roles.cluster_check import Right, check_cluster, reads
+from outfitter.roles.process import RoleProcess
+from outfitter.scheduling.nova import flavor_claim
+from outfitter.scheduling.nova.flavor_claim import AliasSet
+from outfitter.store.base import Store
+from outfitter.store.kube import Kube
+from outfitter.store.leader_election import LeaderElection, Terms
+from outfitter.store.unreadable_objects import UnreadableObjects
+
+log = logging.getLogger(__name__)
+LEASE = "outfitter-controller"
+WRITES = (
+    *(Right(verb, kind) for kind in (kinds.POD, kinds.VMI, kinds.RESOURCE_CLAIM) for verb in ("create", "patch", "delete")),
+    *(Right("patch", kind, "status") for kind in (kinds.VM, kinds.VMI, kinds.RESOURCE_CLAIM)),
+    *(Right(verb, kinds.LEDGER_PAGE) for verb in ("create", "update")), Right("create", kinds.EVENT),
+)
+
+
+def cluster_controllers(context: ControllerContext, config: Config) -> list[Controller]:
+    """What Kubernetes does not do itself: kube-scheduler allocates, kube-controller-manager creates and releases claims."""
+    return [VmController(context), VmiController(context, AliasSet.of(config.default), exact=False), DeviceStatus(context),
+            LedgerMirror(context)]
+
+
+async def announce(store: Store, config: Config) -> None:
+    """What flavors need: the class that their claims use, and the aliases where users and `outfit plan` can read
+    them. Written where it is missing or not so any more; without aliases there is nothing to say."""
+    if not config.default.alias:
+        return
+    try:
+        await store.create(kinds.DEVICE_CLASS, flavor_claim.device_class())
+    except AlreadyExists:
+        pass  # it may have been edited
+    wanted = flavor_claim.aliases_config_map(config.default)
+    meta = wanted["metadata"]
+    try:
+        await store.create(kinds.CONFIG_MAP, wanted)
+    except AlreadyExists:
+        await store.patch(kinds.CONFIG_MAP, meta["name"], {"data": wanted["data"]}, meta["namespace"])
+
+
+class Replica:
+    """One of several controllers: waits for the Lease, works while it holds it."""
+
+    def __init__(self, process: RoleProcess, store: Kube) -> None:
+        self._process, self._store = process, store
+        settings = process.settings
+        holder = f"{socket.gethostname()}_{uuid.uuid4()}"
+        terms = Terms(settings.lease_duration, settings.renew_deadline, settings.retry_period)
+        self.election = LeaderElection(store, kinds.LEASE, settings.namespace, LEASE, holder, clock=process.clock, terms=terms)
+        self.leading = False
+        self.synced = False  # the informers have their first lists
+
+    def wire(self) -> tuple[ControllerContext, ControllerManager]:
+        context = ControllerContext(self._store, clock=self._process.clock, component="outfitter-controller")
+        controllers = cluster_controllers(context, self._process.config)
+        unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
+        manager = ControllerManager(context, [*controllers, unreadable])
+        self._process.metrics = Metrics(manager, context, {}, leader=lambda: self.leading).text
+        return context, manager
+
+    async def work(self) -> None:
+        """The controllers, from new caches, until cancelled."""
+        _, manager = self.wire()
+        self.leading = True
+        try:
+            await announce(self._store, self._process.config)
+            await manager.start()
+            self.synced = True
+            log.info("the controllers run")
+            await self._process.stop.wait()
+        finally:
+            self.leading = self.synced = False
+            await manager.stop()
+
+    async def run(self) -> None:
+        try:
+            held = await self.election.acquire()
+        except NotFound as error:
+            namespace = self._process.settings.namespace
+            raise StartupRefused(f"the Lease {LEASE} cannot be created, as there is no namespace {namespace}: outfit install "
+                                 "--apply creates it, or set --namespace") from error
+        if not held and not self._process.settings.leader_elect:
+            await self._take_or_refuse()
+        self._process.ready("waiting for the Lease" if self._process.settings.leader_elect else "without leader election")
+        try:
+            while not self._process.stop.is_set():
+                await self.election.hold(self.work)
+                if not self._process.settings.leader_elect and not self._process.stop.is_set():
+                    raise StartupRefused(f"the Lease {LEASE} was lost, and this controller runs without leader election: "
+                                         "another has started, or the API server was away; start it with --leader-elect")
+        finally:
+            await self.election.release()
+
+    async def _take_or_refuse(self) -> None:
+        """Take the Lease, or wait until it is not renewed any more: a holder that renews it is another controller."""
+        while not await self.election.acquire():
+            if self.election.renewed_by_other:
+                raise StartupRefused(f"{self.election.renewed_by_other} runs the controllers (it renews the Lease {LEASE}), "
+                                     "and two without leader election would work against each other: start both with "
+                                     "--leader-elect, or stop the other")
+            await self._process.clock.sleep(self._process.settings.retry_period)
+
+
+async def run(process: RoleProcess) -> None:
+    async with process.connect() as store:
+        replica = Replica(process, store)
+        context, _ = replica.wire()
+        await check_cluster(store, "controller", rights(context.informers, process.settings.namespace))
+        process.ready_checks["informers-synced"] = lambda: replica.synced or not replica.leading
+        work, stopped = asyncio.create_task(replica.run()), asyncio.create_task(process.stop.wait())
+        try:
+            await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                await work
+        finally:
+            for task in (work, stopped):
+                task.cancel()
+            await asyncio.gather(work, stopped, return_exceptions=True)
+
+
+def rights(watched: Iterable[Kind], namespace: str) -> list[Right]:
+    lease = [Right(verb, kinds.LEASE, namespace=namespace) for verb in ("get", "create", "update")]
+    return [*reads(watched), *WRITES, *lease]

@@ -1,0 +1,120 @@
+"""`outfit node`: the agent of this host's Node, or of simulated nodes whose kubelet it plays. `HostAgents` is the same for
+`outfit up`, which runs it with the controllers in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from outfitter.api import kinds
+from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
+from outfitter.errors import NotFound, StartupRefused
+from outfitter.metrics import Metrics
+from outfitter.node.agent import Agent
+from outfitter.node.agent_host import AgentHost
+from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.host_audit import HostAudit
+from outfitter.roles import hosts as host_setup
+from outfitter.roles.cluster_check import Right, check_cluster, reads
+from outfitter.roles.process import RoleProcess
+from outfitter.store.base import Store
+from outfitter.store.unreadable_objects import UnreadableObjects
+
+log = logging.getLogger(__name__)
+DATA = Path("/var/lib/outfitter")
+SIMULATED = "outfitter.dev/simulated"  # label of the nodes that we play
+MOST_SHOWN = 5  # nodes in a message
+WRITES = (
+    *(Right(verb, kind) for kind in (kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.HOST_INVENTORY, kinds.PROVIDER_TREE)
+      for verb in ("create", "update")),
+    Right("patch", kinds.POD, "status"), Right("patch", kinds.VMI, "status"), Right("create", kinds.EVENT),
+)
+
+
+class HostAgents:
+    """Audit, claim preparation and agent of some hosts."""
+
+    def __init__(self, context: ControllerContext, hosts: Sequence[AgentHost]) -> None:
+        self.hosts = [host.fresh() for host in hosts]
+        pages = context.informer(kinds.LEDGER_PAGE)
+        self.preparation = ClaimPreparation(context.store, self.hosts, clock=context.clock)
+        self.host_audit = HostAudit(
+            context.raw_store, self.hosts, clock=context.clock, pages=pages, slices=context.informer(kinds.RESOURCE_SLICE),
+            events=context.events, begin=self.preparation.begin)
+        self.agent = Agent(
+            context.store, self.hosts, build=host_setup.build_domain, preparation=self.preparation, clock=context.clock,
+            events=context.events, pods=context.informer(kinds.POD), instances=context.informer(kinds.VMI),
+            claims=context.informer(kinds.RESOURCE_CLAIM), pages=pages, audit=self.host_audit.queue.add)
+        self.controllers: list[Controller] = [self.host_audit, self.agent]
+
+    async def start(self) -> int:
+        """Audit all hosts: how many devices they offer."""
+        await self.preparation.start()
+        return await self.host_audit.start()
+
+    async def stop(self) -> None:
+        for host in self.hosts:
+            await host.hypervisor.close()
+
+
+async def run(process: RoleProcess) -> None:
+    hosts, why = choose_hosts(process)
+    async with process.connect() as store:
+        context = ControllerContext(store, clock=process.clock, component="outfitter-node")
+        agents = HostAgents(context, hosts)
+        await check_cluster(store, "node", [*reads(context.informers), Right("get", kinds.NODE), *WRITES])
+        await _check_nodes(store, hosts)
+        unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
+        manager = ControllerManager(context, [*agents.controllers, unreadable])
+        process.metrics = Metrics(manager, context, agents.host_audit.repairs).text
+        try:
+            offered = await agents.start()
+            await manager.start()
+            process.ready(f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'} ({why}), {offered} devices offered")
+            await process.stop.wait()
+        finally:
+            await manager.stop()
+            await agents.stop()
+
+
+def choose_hosts(process: RoleProcess) -> tuple[list[AgentHost], str]:
+    """The hosts of this agent, and why these."""
+    settings = process.settings
+    if settings.simulate:
+        if settings.hypervisor not in ("", "simulated"):
+            raise StartupRefused(f"simulate and hypervisor {settings.hypervisor} exclude each other: simulated hosts simulate "
+                                 "their VMs")
+        from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415  # only of a simulation
+
+        found = hosts_file.from_argument(settings.simulate).hosts
+        return host_setup.simulated_hosts(found, settings.data, process.config), f"simulated: {settings.simulate}"
+    name = settings.node_name or host_setup.own_name()
+    data = settings.data or DATA
+    runs, why = host_setup.hypervisor(settings.hypervisor or None, name, data)
+    host = host_setup.this_host(name, runs, data, config=process.config, empty=True)
+    assert host is not None  # also one that has nothing to offer
+    return [host], why
+
+
+async def _check_nodes(store: Store, hosts: Sequence[AgentHost]) -> None:
+    """A real host must be a Node of the cluster; a simulated one must not be the Node of a kubelet."""
+    found = await asyncio.gather(*(_node_labels(store, host.name) for host in hosts))
+    for host, labels in zip(hosts, found, strict=True):
+        if labels is None and not host.simulated:
+            names = sorted(node["metadata"]["name"] for node in (await store.list(kinds.NODE, limit=50)).items)
+            some = ", ".join(names[:MOST_SHOWN]) + (" ..." if len(names) > MOST_SHOWN else "")
+            raise StartupRefused(f"this host is {host.name}, and the cluster has no such Node (nodes: {some or 'none'}): "
+                                 "set --node-name or OUTFITTER_NODE_NAME to the name of its Node, in a pod to spec.nodeName")
+        if labels is not None and host.simulated and labels.get(SIMULATED) != "true":
+            raise StartupRefused(f"the simulated host {host.name} has the name of a Node that is not simulated: choose another "
+                                 "name in the hosts file")
+
+
+async def _node_labels(store: Store, name: str) -> dict[str, str] | None:
+    try:
+        node = await store.get(kinds.NODE, name)
+    except NotFound:
+        return None
+    return node["metadata"].get("labels") or {}
