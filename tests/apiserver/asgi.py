@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from outfitter.api.kinds import Object
-from outfitter.apiserver.app import App
+from outfitter.apiserver.server import ServedApp
 
 PATIENCE = 60.0  # seconds until a test that hears nothing fails instead of hanging
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -38,7 +38,7 @@ class Reply:
 
 @dataclass
 class Client:
-    app: App
+    app: ServedApp
     token: str = "admin"
     extensions: Object = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ class Stream:
         scope = client.scope("GET", path, headers, query)
         self._task = asyncio.create_task(self._run(client.app, scope))
 
-    async def _run(self, app: App, scope: Object) -> None:
+    async def _run(self, app: ServedApp, scope: Object) -> None:
         begun = False
 
         async def receive() -> Object:

@@ -39,11 +39,11 @@ async def test_a_server_that_is_not_ready(store: Memory) -> None:
     assert (await client.get("/livez")).data == b"ok"
 
 
-async def test_a_server_that_stops(client: Client) -> None:
+async def test_a_server_that_stops(client: Client, store: Memory) -> None:
     client.app.stop()
     assert b"[-]shutdown failed" in (await client.get("/readyz")).data
     assert (await client.get("/livez")).data == b"ok"
-    await client.app.store.close()
+    await store.close()
     assert (await client.get("/livez")).status == 500
     assert (await client.get("/livez/store")).status == 500
 

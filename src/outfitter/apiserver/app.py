@@ -9,24 +9,31 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-from urllib.parse import parse_qs, unquote
 
 from outfitter.api import kinds as table
-from outfitter.api.kinds import Kind, Object
+from outfitter.api.kinds import Kind
 from outfitter.apiserver import auth, body_transfer, discovery, health, negotiate, openapi, paths, status, verbs, watch
 from outfitter.apiserver.body_transfer import InflightBytes, Receive, Send, Transfer
 from outfitter.apiserver.paths import RequestPath
-from outfitter.apiserver.request import Headers, Request, Response, response, warning_headers
-from outfitter.errors import BadRequest, MethodNotAllowed, NotFound, OutfitterError, TooManyRequests, Unavailable
+from outfitter.apiserver.request import (
+    Headers,
+    Request,
+    Response,
+    Scope,
+    failed,
+    parse_query,
+    reply,
+    response,
+    split_path,
+    warning_headers,
+)
+from outfitter.errors import MethodNotAllowed, NotFound, OutfitterError, TooManyRequests, Unavailable
 from outfitter.inventory.server_limits import DEFAULT
 from outfitter.store.memory import Memory
 
-Scope = Mapping[str, Any]
 Metrics = Callable[[str], tuple[bytes, str]]
 
 log = logging.getLogger(__name__)
-MAX_QUERY_FIELDS = 100
 
 
 class App:
@@ -71,7 +78,7 @@ class App:
         close = False
         request: Request | None = None
         try:
-            words, path = _split(scope)
+            words, path = split_path(scope)
             target = self._paths.resolve(words)
             user = None if path in auth.OPEN else self._door.authenticate(scope, headers)
             auth.refuse_impersonation(user, headers)
@@ -83,7 +90,7 @@ class App:
                 verb = paths.verb(target, scope["method"])
                 if verb is None:
                     raise MethodNotAllowed("the server does not allow this method on the requested resource")
-                query = _query(scope)
+                query = parse_query(scope)
                 request = Request(verb, target, query, headers)
                 if verb == "list" and request.flag("watch"):
                     request.verb = "watch"
@@ -98,7 +105,7 @@ class App:
                     return
                 result = await verbs.VERBS[verb](self.store, request)
         except OutfitterError as error:
-            result = _failed(error, target)
+            result = failed(error, target)
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -111,14 +118,17 @@ class App:
         try:
             transfer.grow(len(result.data))
         except TooManyRequests as error:
-            result = _failed(error, target)
-        await _reply(send, result, extra)
+            result = failed(error, target)
+        await reply(send, result, extra)
 
     # -- what is not an object
 
     def _fixed(self, scope: Scope, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Response:
         """Discovery, OpenAPI, version, health and metrics."""
-        found = self._health.answer(words, _query(scope)) if words[0] in health.ENDPOINTS else self._page(words, path, headers)
+        if words[0] in health.ENDPOINTS:
+            found = self._health.answer(words, parse_query(scope))
+        else:
+            found = self._page(words, path, headers)
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowed("the server does not allow this method on the requested resource")
         return found
@@ -131,7 +141,7 @@ class App:
             return Response(text, content_type=media)
         match words:
             case [("api" | "apis") as root]:
-                return self._roots(root, headers.get(b"accept", b"").decode("latin-1"))
+                return self._discovery.root(root, headers.get(b"accept", b"").decode("latin-1"))
             case ["api", version] if self._paths.served("", version):
                 return response(self._discovery.resources("", version))
             case ["apis", group] if group in self._discovery.groups():
@@ -149,20 +159,6 @@ class App:
             case ["openapi", "v3", *place] if document := self._openapi.document("/".join(place)):
                 return response(document)
         raise NotFound(self._paths.unserved(words) or "the server could not find the requested resource")
-
-    def _roots(self, root: str, accept: str) -> Response:
-        """/api and /apis, aggregated for a client that asks for it first."""
-        for clause in accept.split(","):
-            media, parameters = negotiate.clause_of(clause)
-            if parameters.get("as") == "APIGroupDiscoveryList" and parameters.get("v") in discovery.AGGREGATED:
-                version = parameters["v"]
-                groups = self._discovery.groups() if root == "apis" else [""]
-                whole = response(self._discovery.aggregated(groups, version))
-                content_type = f"{negotiate.JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-                return Response(whole.data, content_type=content_type, headers=[(b"vary", b"Accept")])
-            if media in (negotiate.JSON, "*/*") and "as" not in parameters:
-                break
-        return response(self._discovery.group_list() if root == "apis" else self._discovery.core())
 
     # -- watching
 
@@ -194,38 +190,3 @@ async def _until_gone(receive: Receive, current: watch.Watch) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     current.stop()
-
-
-def _split(scope: Scope) -> tuple[list[str], str]:
-    """The path's words, each decoded on its own so that an encoded slash stays inside its word."""
-    raw = scope.get("raw_path") or scope["path"].encode()
-    try:
-        path = raw.partition(b"?")[0].decode("ascii")
-        words = [unquote(word, errors="strict") for word in path.strip("/").split("/")]
-    except UnicodeDecodeError as error:
-        raise BadRequest("the path is not UTF-8") from error
-    return words, path.rstrip("/") or "/"
-
-
-def _query(scope: Scope) -> Mapping[str, list[str]]:
-    try:
-        return parse_qs(scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict",
-                        max_num_fields=MAX_QUERY_FIELDS)
-    except ValueError as error:
-        raise BadRequest("the query cannot be read: it must be percent-encoded UTF-8 of not too many fields") from error
-
-
-def _failed(error: OutfitterError, target: RequestPath | None) -> Response:
-    if target is None and isinstance(error, auth.ImpersonationRefused):  # of discovery kubectl shows text, and no Status
-        return Response(error.message.encode(), error.status, content_type="text/plain")
-    body: Object = status.failure(error, target)
-    whole = response(body, error.status)
-    seconds = body.get("details", {}).get("retryAfterSeconds")
-    return Response(whole.data, whole.status, headers=[(b"retry-after", str(seconds).encode())]) if seconds else whole
-
-
-async def _reply(send: Send, result: Response, extra: Headers) -> None:
-    headers = [(b"content-type", result.content_type.encode()), (b"content-length", str(len(result.data)).encode()),
-               (b"cache-control", b"no-cache, private"), *result.headers, *extra]
-    await send({"type": "http.response.start", "status": result.status, "headers": headers})
-    await body_transfer.send_parts(send, result.data, more=False)

@@ -23,6 +23,8 @@ OPEN = frozenset({"/version", "/healthz", "/livez", "/readyz"})  # without authe
 class User:
     name: str
     groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what else an authenticator of Kubernetes knows of the user
 
 
 class Door:
@@ -32,7 +34,7 @@ class Door:
         self._tokens = {_digest(token): user for token, user in (tokens or {}).items()}
 
     def authenticate(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> User:
-        if user := _of_certificate((scope.get("extensions") or {}).get(PEER)):
+        if user := certificate_user(scope):
             return user
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer" and (user := self._tokens.get(_digest(token.strip()))):
@@ -44,8 +46,10 @@ def _digest(token: str | bytes) -> bytes:
     return hashlib.sha256(token.encode() if isinstance(token, str) else token).digest()
 
 
-def _of_certificate(peer: Mapping[str, Any] | None) -> User | None:
-    """The common name is the user, the organisations are the groups, as Kubernetes reads certificates."""
+def certificate_user(scope: Mapping[str, Any]) -> User | None:
+    """The user of the client certificate: the common name is the user, the organisations are the groups, as Kubernetes reads
+    certificates."""
+    peer: Mapping[str, Any] | None = (scope.get("extensions") or {}).get(PEER)
     if not peer:
         return None
     names: list[str] = []
@@ -86,11 +90,16 @@ def authorize(user: User, verb: str, target: RequestPath | None, path: str) -> N
         if path == METRICS and MONITORING not in user.groups:
             raise Forbidden(f'forbidden: User "{user.name}" cannot {verb} path "{path}"')
         return
+    raise forbidden(user, verb, target)
+
+
+def forbidden(user: User, verb: str, target: RequestPath, reason: str = "") -> Forbidden:
+    """In Kubernetes' words. `reason`: what the authorizer gave as its reason."""
     kind = target.kind
     where = f' in the namespace "{target.namespace}"' if target.namespace else " at the cluster scope"
     resource = f"{kind.plural}/{target.subresource}" if target.subresource else kind.plural
     whole = f"{kind.plural}.{target.group}" if target.group else kind.plural
-    raise Forbidden(
+    return Forbidden(
         f'{whole}{" " + chr(34) + target.name + chr(34) if target.name else ""} is forbidden: User "{user.name}" '
-        f'cannot {verb} resource "{resource}" in API group "{target.group}"{where}'
+        f'cannot {verb} resource "{resource}" in API group "{target.group}"{where}{": " + reason if reason else ""}'
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import outfitter
 from outfitter.api.kinds import Kind, Object
-from outfitter.apiserver import paths
+from outfitter.apiserver import negotiate, paths
+from outfitter.apiserver.request import Response, response
 
 MAJOR, MINOR = "1", "36"
 KUBEVIRT = "v1.8.0"  # whose API is served; virtctl of another minor version prints that the versions differ
@@ -86,6 +87,19 @@ class Discovery:
             ]
             items.append({"metadata": {"name": group} if group else {}, "versions": versions})
         return {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}", "metadata": {}, "items": items}
+
+    def root(self, root: str, accept: str) -> Response:
+        """/api and /apis, aggregated for a client that asks for it first."""
+        for clause in accept.split(","):
+            media, parameters = negotiate.clause_of(clause)
+            if parameters.get("as") == "APIGroupDiscoveryList" and parameters.get("v") in AGGREGATED:
+                version = parameters["v"]
+                whole = response(self.aggregated(self.groups() if root == "apis" else [""], version))
+                content_type = f"{negotiate.JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+                return Response(whole.data, content_type=content_type, headers=[(b"vary", b"Accept")])
+            if media in (negotiate.JSON, "*/*") and "as" not in parameters:
+                break
+        return response(self.group_list() if root == "apis" else self.core())
 
     def _in(self, group: str, version: str) -> list[Kind]:
         found = [kind for kind in self._kinds if kind.group == group and version in kind.versions]

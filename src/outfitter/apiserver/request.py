@@ -1,22 +1,27 @@
-"""A request as the verbs see it, and what they give back."""
+"""A request as the verbs see it, and what they give back; and how both are read and written as ASGI."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from outfitter.api import write_request
 from outfitter.api.kinds import Object
-from outfitter.apiserver import negotiate
+from outfitter.apiserver import auth, body_transfer, negotiate, status
+from outfitter.apiserver.body_transfer import Send
 from outfitter.apiserver.paths import RequestPath
 from outfitter.apiserver.status import BadOptions
-from outfitter.errors import BadRequest, shortened
+from outfitter.errors import BadRequest, OutfitterError, shortened
 
+Scope = Mapping[str, Any]  # of ASGI
 Headers = list[tuple[bytes, bytes]]
 MAX_WARNINGS = 4096  # bytes of Warning headers
 MAX_INT64 = 2**63 - 1
+MAX_QUERY_FIELDS = 100
 MAX_WARNING_HEADERS = 50  # clients bound how many headers a response may have
 
 
@@ -99,3 +104,38 @@ def warning_headers(warnings: Sequence[str]) -> Headers:
             break
         out.append((b"warning", b'299 - "' + quoted + b'"'))
     return out
+
+
+def split_path(scope: Scope) -> tuple[list[str], str]:
+    """The path's words, each decoded on its own so that an encoded slash stays inside its word."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    try:
+        path = raw.partition(b"?")[0].decode("ascii")
+        words = [unquote(word, errors="strict") for word in path.strip("/").split("/")]
+    except UnicodeDecodeError as error:
+        raise BadRequest("the path is not UTF-8") from error
+    return words, path.rstrip("/") or "/"
+
+
+def parse_query(scope: Scope) -> Mapping[str, list[str]]:
+    try:
+        return parse_qs(scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict",
+                        max_num_fields=MAX_QUERY_FIELDS)
+    except ValueError as error:
+        raise BadRequest("the query cannot be read: it must be percent-encoded UTF-8 of not too many fields") from error
+
+
+def failed(error: OutfitterError, target: RequestPath | None) -> Response:
+    if target is None and isinstance(error, auth.ImpersonationRefused):  # of discovery kubectl shows text, and no Status
+        return Response(error.message.encode(), error.status, content_type="text/plain")
+    body: Object = status.failure(error, target)
+    whole = response(body, error.status)
+    seconds = body.get("details", {}).get("retryAfterSeconds")
+    return Response(whole.data, whole.status, headers=[(b"retry-after", str(seconds).encode())]) if seconds else whole
+
+
+async def reply(send: Send, result: Response, extra: Headers) -> None:
+    headers = [(b"content-type", result.content_type.encode()), (b"content-length", str(len(result.data)).encode()),
+               (b"cache-control", b"no-cache, private"), *result.headers, *extra]
+    await send({"type": "http.response.start", "status": result.status, "headers": headers})
+    await body_transfer.send_parts(send, result.data, more=False)

@@ -10,13 +10,14 @@ import os
 import resource
 import socket
 import ssl
+from typing import Protocol
 
 import uvicorn
 
-from outfitter.apiserver.app import App
-from outfitter.apiserver.body_transfer import InflightBytes
+from outfitter.apiserver.body_transfer import InflightBytes, Receive, Send
 from outfitter.apiserver.http_connection import HttpConnection
 from outfitter.apiserver.listener import Listener
+from outfitter.apiserver.request import Scope
 from outfitter.errors import StartupRefused
 from outfitter.inventory.server_limits import DEFAULT, ServerLimits
 from outfitter.store.clock import Clock, SystemClock
@@ -27,12 +28,24 @@ LINGER = 0.25  # seconds that clients get then to read the rest, if nothing else
 OTHER_FILES = 256  # files and sockets of this process beside the connections
 
 
+class ServedApp(Protocol):
+    """The API server's application, or the aggregated API."""
+
+    inflight: InflightBytes
+
+    def stop(self) -> None:
+        """End what would go on for long."""
+        ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
 class Server:
-    """Serves an `App` until stopped. Only on the loopback: what it serves can hand out hardware."""
+    """Serves an application until stopped. Only on the loopback: what it serves can hand out hardware."""
 
     def __init__(
         self,
-        app: App,
+        app: ServedApp,
         *,
         certfile: str | os.PathLike[str],
         keyfile: str | os.PathLike[str],
