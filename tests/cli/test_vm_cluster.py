@@ -69,9 +69,12 @@ def test_what_is_asked_is_written_by_the_same_rules(cli: ClusterCli) -> None:
     assert "Start already underway" in cli.say("start", "still", code=1).err
     cli.say("stop", "still")
     assert not cli.get("vm", "still")["status"].get("stateChangeRequests"), "it is cancelled"
-    assert "cannot start a halted VM paused in one step" in cli.say("start", "halted", "--paused", code=1).err
-    cli.say("start", "halted")
-    assert cli.get("vm", "halted")["spec"]["runStrategy"] == "Always"
+    cli.say("start", "halted", "--paused", "--dry-run")
+    assert (cli.get("vm", "halted")["spec"]["runStrategy"], cli.get("vm", "halted").get("status")) == ("Halted", None)
+    cli.say("start", "halted", "--paused")
+    halted = cli.get("vm", "halted")
+    assert halted["spec"]["runStrategy"] == "Always"
+    assert halted["status"]["stateChangeRequests"] == [{"action": "Start", "data": {"paused": "true"}}]
 
     cli.say("pause", "runs", "--dry-run")
     assert "stateChangeRequests" not in cli.get("vmi", "runs")["status"]

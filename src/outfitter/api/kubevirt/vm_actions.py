@@ -70,8 +70,9 @@ def parse_options(action: str, body: Any) -> ActionOptions:
 def requested_changes(
     action: Action, vm: Object, instance: Mapping[str, Any] | None, options: ActionOptions = PLAIN
 ) -> list[ObjectPatch]:
-    """The patches of an action, to be written together; `instance` is the VM's VMI. Conflict: the state of the VM does not
-    allow it."""
+    """The patches of an action; `instance` is the VM's VMI. Written together, or else in this order, each at the revision that
+    was read or that the one before gave: what shall hold when the VM starts or stops comes first. Conflict: the state of the VM
+    does not allow it."""
     strategy, alive = vm_api.run_strategy(vm), is_alive(instance)
     stop: list[Object] = [{"action": "Stop", "uid": instance["metadata"]["uid"]}] if instance is not None else []
     start: list[Object] = [{"action": "Start", **({"data": PAUSED} if options.paused else {})}]
@@ -89,15 +90,15 @@ def requested_changes(
         raise _conflict(vm, "VM is not running")
     other = _grace_patch(instance, options.grace) if instance is not None and alive else []
     if action == "start" and strategy == "Halted":
-        return [_run_patch(vm, runs=True), *([_record_request(vm, instance, start)] if options.paused else [])]
+        return [*([_record_request(vm, instance, start)] if options.paused else []), _run_patch(vm, runs=True)]
     if action == "stop" and strategy == "Always":
-        return [_run_patch(vm, runs=False), *other]
+        return [*other, _run_patch(vm, runs=False)]
     if action == "stop" and strategy == "Halted":
         if options.grace is None or options.grace >= grace_period(instance or {}):
             raise _conflict(vm, "Halted only supports manual stop requests with a shorter graceperiod")
         return other
     wanted = {"start": [*stop, *start], "stop": stop, "restart": [*stop, *start]}[action]
-    return [_record_request(vm, instance, wanted), *other]
+    return [*other, _record_request(vm, instance, wanted)]
 
 
 def is_stopping(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:

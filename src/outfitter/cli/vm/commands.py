@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.kubevirt import vm_actions, vmi_actions
@@ -30,7 +31,7 @@ async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: fl
             runs = instance is not None and view.phase(instance) == "Running"
             printers.print_lines([f"{name} is already {'running' if runs else 'starting'}"])
         else:
-            await actions.act_on_vm(client, "start", vm, instance, options)
+            await actions.request_action(client, kinds.VM, name, "start", options)
             _print(f"{name} starts{' again when it has stopped' if going and vm_actions.is_alive(instance) else ''}", options)
     if wait:
         await until(client, "running", wanted, timeout)
@@ -47,7 +48,7 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: flo
             printers.print_lines([f"{name} is already stopped"])
             continue
         if not alive or vm_api.run_strategy(vm) != "Halted" or grace is not None:  # else it is stopping already
-            await actions.act_on_vm(client, "stop", vm, instance, options)
+            await actions.request_action(client, kinds.VM, name, "stop", options)
         _print(f"{name} stops", options)
         going[name] = _grace_period(instance, grace)
     if wait and going:
@@ -67,7 +68,7 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: 
             raise CommandFailed(f"{name} is being stopped; once it is stopped, start it with: outfit vm start {name}")
         again[name] = functools.partial(_runs, but=instance["metadata"]["uid"])
         longest = max(longest, _grace_period(instance, grace))
-        await actions.act_on_vm(client, "restart", vm, instance, options)
+        await actions.request_action(client, kinds.VM, name, "restart", options)
         _print(f"{name} restarts", options)
     if wait:
         await until(client, "running again", again, timeout, more=longest)
@@ -105,9 +106,8 @@ async def _act_on_vmis(client: Client, names: Sequence[str], action: vmi_actions
         if instance is None:
             await view.read(client, name)
             raise CommandFailed(f"{name} is not running; start it with: outfit vm start {name}")
-    for name, instance in instances:
-        assert instance is not None
-        await actions.act_on_vmi(client, action, instance, options)
+    for name in names:
+        await actions.request_action(client, kinds.VMI, name, action, options)
         _print(f"{name} {what}", options)
 
 
