@@ -41,6 +41,7 @@ QPS = 1000  # what the scheduler and the controllers may ask of the server per s
 SERVICES = "10.0.0.0/24"
 OURS = tuple(kind for kind in kinds.ALL if not kind.builtin)
 START_TRIES = 3
+FRONT_PROXY = "front-proxy"  # the common name, and the files, of the client certificate for aggregated API servers
 
 
 class PortTaken(RuntimeError):
@@ -179,6 +180,8 @@ class Cluster:
         ca.save(folder, "ca")
         hosts = ["127.0.0.1", "10.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
         pki.server(ca, "kube-apiserver", hosts=hosts, valid_from=begin, valid_until=end).save(folder, "apiserver")
+        proxy = pki.client(ca, FRONT_PROXY, valid_from=begin, valid_until=end)
+        proxy.save(folder, FRONT_PROXY)
         pki.save_private(folder / "accounts.key", pki.key())
         pki.save_private(folder / "tokens.csv", f"{self.token},admin-token,admin-token,system:masters\n".encode())
         users = {
@@ -231,10 +234,13 @@ class Cluster:
             f"--service-account-signing-key-file={certificates / 'accounts.key'}",
             # The scheduler and the controllers ask it who may read their own health and metrics.
             f"--requestheader-client-ca-file={certificates / 'ca.crt'}",
-            "--requestheader-allowed-names=front-proxy",
+            f"--requestheader-allowed-names={FRONT_PROXY}",
             "--requestheader-username-headers=X-Remote-User",
             "--requestheader-group-headers=X-Remote-Group",
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            # With it, aggregated API servers know that it is kube-apiserver that asks them.
+            f"--proxy-client-cert-file={certificates / FRONT_PROXY}.crt",
+            f"--proxy-client-key-file={certificates / FRONT_PROXY}.key",
             # Service accounts need the controllers; the taint of a new node is removed by a kubelet.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--allow-privileged=true",
