@@ -64,6 +64,11 @@ class Client:
             click.echo(f"warning: {found.error()}", err=True)
 
     @property
+    def given_namespace(self) -> str | None:
+        """That of -n; None: the command has none."""
+        return self._namespace
+
+    @property
     def namespace(self) -> str:
         return self._namespace or self.store.access.namespace or "default"
 

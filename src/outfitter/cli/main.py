@@ -94,7 +94,7 @@ def commands(up: Up, roles: Sequence[click.Command] = ()) -> click.Group:
            kubeconfig=kubeconfig, accept_lost_writes=accept_lost_writes, limits=limits, verbose=verbose)
 
     for command in (*roles, _get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
-                    _device, _history, _providers, scan, config, _version):
+                    _device, _history, _providers, scan, config, _doctor, _version):
         outfit.add_command(command)
     return outfit
 
@@ -381,6 +381,32 @@ def _providers(context: click.Context, node: str | None, how: str) -> None:
 def _providers_reserve(context: click.Context, provider: str, count: int, resource_class: str | None) -> None:
     """Reserve N devices of a provider."""
     _run_command(context, "providers.reserve", provider, count, resource_class=resource_class)
+
+
+@click.command("doctor")
+@click.option("--host", is_flag=True, help="Check this host instead of the cluster.")
+@click.option("--root", type=params.Named(click.Path(path_type=Path)), metavar="DIR|FILE",
+              help="Check the host in a folder that contains sys/, or in a file made with outfit scan --save.")
+@click.option("--config", "settings", type=params.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
+              help="The configuration file with the devices that the host should offer.")
+@click.option("--data", type=params.Named(click.Path(path_type=Path)), metavar="DIR",
+              help="The data directory of outfit up (default: ~/.local/state/outfitter).")
+@click.option("--hugepages", "huge_pages", is_flag=True, help="The VMs of this host need huge pages.")
+@click.option("--node-name", metavar="NAME",
+              help="The node that this host should be (default: its host name, if a kubelet runs here).")
+@click.option("-o", "--output", "how", type=click.Choice(["table", "json", "yaml"]), default="table",
+              help="How to show the findings (default: table).")
+@click.option("--explain", "code", metavar="CODE", help="Explain a code instead.")
+@_connection_options
+@click.pass_context
+def _doctor(context: click.Context, /, code: str | None, **options: Any) -> None:
+    """Check the cluster or this host, and show remedies."""
+    from outfitter.cli import client, doctor  # noqa: PLC0415
+
+    if code is not None:
+        doctor.explain(code)
+    elif not client.run(context, lambda connected: doctor.doctor(connected, **options)):
+        sys.exit(1)
 
 
 @click.command("version")

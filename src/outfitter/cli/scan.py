@@ -46,20 +46,20 @@ def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
         click.echo(f"saved to {save}", err=True)
 
 
-def tree_at(source: Path) -> Tree:
-    """The tree in a folder or file."""
+def tree_at(source: Path, option: str = "--sysfs") -> Tree:
+    """The tree in a folder or file, which `option` names."""
     from outfitter.inventory import capture  # noqa: PLC0415
     from outfitter.inventory.host_tree import FolderTree  # noqa: PLC0415
 
     if source.is_file():
         return capture.load(source)
     if not source.is_dir():
-        raise Invalid(f"--sysfs {source}: there is no such folder or file")
+        raise Invalid(f"{option} {source}: there is no such folder or file")
     if (source / "sys").is_dir():
         return FolderTree(source)
     if (source / "bus").is_dir():
         return FolderTree(source, at="/sys")
-    raise Invalid(f"--sysfs {source}: contains no folder sys, and is not one; pass the root of a tree")
+    raise Invalid(f"{option} {source}: contains no folder sys, and is not one; pass the root of a tree")
 
 
 def as_json(found: Scan, names: PciIds) -> dict[str, Any]:
