@@ -154,7 +154,7 @@ class Cluster:
         self.server = f"https://127.0.0.1:{port}"
         certificates = self._certify()
         self._start_etcd(etcd, f"http://127.0.0.1:{peer}")
-        self._wait("etcd", lambda: b'"true"' in _fetch(f"{etcd}/health"))
+        self._wait("etcd", lambda: b'"true"' in fetch(f"{etcd}/health"))
         self._start_apiserver(etcd, port, certificates)
         self._wait("kube-apiserver", lambda: self.request("GET", "/readyz") == b"ok")
         if self._controllers:
@@ -331,7 +331,7 @@ class Cluster:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
         )
-        return _fetch(request, self._tls)
+        return fetch(request, self._tls)
 
     def _register(self, kind: kinds.Kind) -> bool:
         """A server that has just come up may be too busy to answer; what it did though it did not answer is no harm."""
@@ -363,7 +363,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def _fetch(request: str | urllib.request.Request, tls: ssl.SSLContext | None = None) -> bytes:
+def fetch(request: str | urllib.request.Request, tls: ssl.SSLContext | None = None) -> bytes:
     handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)]
     with urllib.request.build_opener(*handlers).open(request, timeout=30) as answer:
         content: bytes = answer.read()
@@ -379,7 +379,7 @@ def _blind() -> ssl.SSLContext:
 
 
 def _healthy(port: int) -> bool:
-    return _fetch(f"https://127.0.0.1:{port}/healthz", _blind()) == b"ok"
+    return fetch(f"https://127.0.0.1:{port}/healthz", _blind()) == b"ok"
 
 
 def _tail(log: Path) -> str:

@@ -32,6 +32,7 @@ class Right:
     kind: Kind
     subresource: str = ""
     namespace: str = ""  # "": in all of them
+    name: str = ""  # "": of every object
 
     def __str__(self) -> str:
         name = f"{self.kind.resource}/{self.subresource}" if self.subresource else self.kind.resource
@@ -107,7 +108,7 @@ async def _check_rights(store: Kube, role: str, rights: Sequence[Right]) -> None
 
 async def _allowed(store: Kube, right: Right) -> bool:
     attributes = {"verb": right.verb, "group": right.kind.group, "resource": right.kind.plural,
-                  "subresource": right.subresource, "namespace": right.namespace}
+                  "subresource": right.subresource, "namespace": right.namespace, "name": right.name}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
               "spec": {"resourceAttributes": {key: value for key, value in attributes.items() if value}}}
     answer = await _post(store, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)

@@ -4,6 +4,7 @@ holds the Lease works; the others wait for it. A leader that loses the Lease sto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import uuid
@@ -31,7 +32,7 @@ from outfitter.store.unreadable_objects import UnreadableObjects
 log = logging.getLogger(__name__)
 LEASE = "outfitter-controller"
 WRITES = (
-    *(Right(verb, kind) for kind in (kinds.POD, kinds.VMI, kinds.RESOURCE_CLAIM) for verb in ("create", "patch", "delete")),
+    *(Right(verb, kind) for kind in (kinds.POD, kinds.VMI, kinds.RESOURCE_CLAIM) for verb in ("create", "delete")),
     *(Right("patch", kind, "status") for kind in (kinds.VM, kinds.VMI, kinds.RESOURCE_CLAIM)),
     *(Right(verb, kinds.LEDGER_PAGE) for verb in ("create", "update")), Right("create", kinds.EVENT),
 )
@@ -44,20 +45,22 @@ def cluster_controllers(context: ControllerContext, config: Config) -> list[Cont
 
 
 async def announce(store: Store, config: Config) -> None:
-    """What flavors need: the class that their claims use, and the aliases where users and `outfit plan` can read
-    them. Written where it is missing or not so any more; without aliases there is nothing to say."""
+    """What flavors need: the class that their claims use, and the aliases where users and `outfit plan` can read them. Created
+    where it is missing, for which a role of an installation needs no right: that has created both. Without aliases there is
+    nothing to say."""
     if not config.default.alias:
         return
-    try:
-        await store.create(kinds.DEVICE_CLASS, flavor_claim.device_class())
-    except AlreadyExists:
-        pass  # it may have been edited
     wanted = flavor_claim.aliases_config_map(config.default)
     meta = wanted["metadata"]
-    try:
-        await store.create(kinds.CONFIG_MAP, wanted)
-    except AlreadyExists:
-        await store.patch(kinds.CONFIG_MAP, meta["name"], {"data": wanted["data"]}, meta["namespace"])
+    with contextlib.suppress(AlreadyExists):  # by another replica
+        try:
+            await store.get(kinds.DEVICE_CLASS, flavor_claim.CLASS)  # it may have been edited
+        except NotFound:
+            await store.create(kinds.DEVICE_CLASS, flavor_claim.device_class())
+        try:
+            await store.patch(kinds.CONFIG_MAP, meta["name"], {"data": wanted["data"]}, meta["namespace"])
+        except NotFound:
+            await store.create(kinds.CONFIG_MAP, wanted)
 
 
 class Replica:
@@ -141,5 +144,5 @@ async def run(process: RoleProcess) -> None:
 
 
 def rights(watched: Iterable[Kind], namespace: str) -> list[Right]:
-    lease = [Right(verb, kinds.LEASE, namespace=namespace) for verb in ("get", "create", "update")]
-    return [*reads(watched), *WRITES, *lease]
+    lease = [Right(verb, kinds.LEASE, namespace=namespace, name=LEASE) for verb in ("get", "update")]
+    return [*reads(watched), *WRITES, Right("create", kinds.LEASE, namespace=namespace), *lease]

@@ -57,7 +57,7 @@ class HealthServer:
         response = self._response(scope)
         headers = [(b"content-type", response.content_type.encode()), (b"content-length", str(len(response.data)).encode())]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.data", "body": b"" if scope["method"] == "HEAD" else response.data})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.data})
 
     def _response(self, scope: Mapping[str, Any]) -> Response:
         words = [word for word in str(scope["path"]).split("/") if word]

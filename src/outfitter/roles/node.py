@@ -29,8 +29,10 @@ MOST_SHOWN = 5  # nodes in a message
 WRITES = (
     *(Right(verb, kind) for kind in (kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.HOST_INVENTORY, kinds.PROVIDER_TREE)
       for verb in ("create", "update")),
-    Right("patch", kinds.POD, "status"), Right("patch", kinds.VMI, "status"), Right("create", kinds.EVENT),
+    Right("patch", kinds.VMI, "status"), Right("create", kinds.EVENT),
 )
+KUBELET = (Right("create", kinds.NODE), Right("patch", kinds.NODE, "status"), Right("patch", kinds.POD, "status"),
+           Right("delete", kinds.POD))  # what it writes for a kubelet
 
 
 class HostAgents:
@@ -64,7 +66,8 @@ async def run(process: RoleProcess) -> None:
     async with process.connect() as store:
         context = ControllerContext(store, clock=process.clock, component="outfitter-node")
         agents = HostAgents(context, hosts)
-        await check_cluster(store, "node", [*reads(context.informers), Right("get", kinds.NODE), *WRITES])
+        writes = (*WRITES, *KUBELET) if process.settings.simulate else WRITES
+        await check_cluster(store, "node", [*reads(context.informers), Right("get", kinds.NODE), *writes])
         await _check_nodes(store, hosts)
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
         manager = ControllerManager(context, [*agents.controllers, unreadable])

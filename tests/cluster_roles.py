@@ -1,0 +1,159 @@
+"""The roles of a cluster as processes of their own, on a real control plane (`kubernetes.Cluster` with scheduler and
+controllers), each with the token of its service account. Needs no pytest:
+
+    roles = ClusterRoles(cluster, folder)
+    controller = roles.start("controller")
+    node = roles.start("node", "--simulate", "2x4")
+    controller.kill()
+    roles.stop()
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from outfitter.api.kinds import Object
+from outfitter.store import pki
+from tests import kubernetes
+from tests.e2e.process import OUTFIT, ROOT, environment, until
+
+NAMESPACE = "outfitter-system"
+ACCOUNTS = {"controller": "outfitter-controller", "node": "outfitter-node", "webhook": "outfitter-webhook"}
+SIMULATION = "outfitter-simulation"  # of a node agent that plays kubelets
+# Shorter than in production, so that a take-over is soon; long enough for a machine with more to do than it has cores.
+LEASE = ("--lease-duration", "8s", "--renew-deadline", "5s", "--retry-period", "1s")
+_HEALTH = re.compile(r"health and metrics at (http://\S+)")
+
+
+class RoleRun:
+    """One process of a role, from its start to its end."""
+
+    def __init__(self, name: str, words: list[str], log: Path, env: dict[str, str]) -> None:
+        self.name, self.log = name, log
+        leash = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
+        self._begin = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as file:
+            self.process = subprocess.Popen([*leash, OUTFIT, *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
+                                            stdout=file, stderr=file, start_new_session=True)
+
+    @property
+    def said(self) -> str:
+        """What this process has logged."""
+        return self.log.read_bytes()[self._begin:].decode(errors="replace")
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Its log, which is JSON; what is no JSON is the output of a process that could not start."""
+        for line in self.said.splitlines():
+            yield json.loads(line) if line.startswith("{") else {"level": "error", "message": line}
+
+    def until_said(self, text: str) -> str:
+        """The message that has this text, once it is logged."""
+        def look() -> str | None:
+            found = next((str(line["message"]) for line in self.lines() if text in line["message"]), None)
+            if found is None and self.process.poll() is not None:
+                raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{self.said}")
+            return found
+
+        return until(look, f"{self.name} logs {text!r}") or ""
+
+    def ready(self) -> RoleRun:
+        self.until_said("is ready after")
+        return self
+
+    @property
+    def health(self) -> str:
+        """Where it serves its health and metrics."""
+        found = _HEALTH.search(self.until_said("health and metrics at"))
+        assert found is not None
+        return found[1]
+
+    def metrics(self) -> str:
+        return kubernetes.fetch(f"{self.health}/metrics").decode()
+
+    def healthy(self, path: str) -> bool:
+        try:
+            return kubernetes.fetch(f"{self.health}{path}") == b"ok"
+        except urllib.error.HTTPError:
+            return False
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """End it in order; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def end(self) -> int:
+        """The exit status of one that ends by itself."""
+        return self.process.wait(300)
+
+
+class ClusterRoles:
+    """Starts roles on a control plane. `stop` ends those that still run."""
+
+    def __init__(self, cluster: kubernetes.Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.runs: list[RoleRun] = []
+
+    def install(self) -> None:
+        """The namespace, and the service accounts of the roles with their rights."""
+        self.apply("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        for account in (*ACCOUNTS.values(), SIMULATION):
+            self.apply(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": account}})
+            self.apply("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {
+                "metadata": {"name": account},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+                "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]})
+
+    def apply(self, path: str, obj: Object) -> None:
+        try:
+            self.cluster.request("POST", path, obj)
+        except urllib.error.HTTPError as error:
+            if error.code != 409:
+                raise RuntimeError(f"{path}: {error.read().decode()}") from error
+
+    def kubeconfig(self, account: str) -> Path:
+        """A kubeconfig with a fresh token of a service account."""
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+        token = json.loads(self.cluster.request("POST", path, request))["status"]["token"]
+        ca = (self.cluster.folder / "pki" / "ca.crt").read_bytes()
+        file = self.folder / f"{account}.kubeconfig"
+        pki.save_private(file, json.dumps(pki.kubeconfig(self.cluster.server, ca=ca, token=token)).encode())
+        return file
+
+    def start(self, role: str, *words: str, name: str = "", kubeconfig: Path | None = None) -> RoleRun:
+        """A process of a role; `name` is that of its log and of its data, for several of one role."""
+        name = name or role
+        access = kubeconfig or self.kubeconfig(SIMULATION if "--simulate" in words else ACCOUNTS[role])
+        more = LEASE if role == "controller" else ("--data", str(self.folder / f"{name}-data")) if role == "node" else ()
+        run = RoleRun(name, [role, "--kubeconfig", str(access), "--log-format", "json", "--health-address", "127.0.0.1:0",
+                             *more, *words], self.folder / f"{name}.log", dict(environment(self.folder, **_pci_names())))
+        self.runs.append(run)
+        return run
+
+    def stop(self) -> None:
+        for run in self.runs:
+            run.stop()
+
+    def logs(self) -> str:
+        """The last lines of each log, for a failure."""
+        return "\n".join(f"-- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-20:])
+                         for path in sorted(self.folder.glob("*.log")))
+
+
+def _pci_names() -> dict[str, str]:
+    return {"OUTFITTER_PCI_IDS": os.environ["OUTFITTER_PCI_IDS"]} if "OUTFITTER_PCI_IDS" in os.environ else {}
