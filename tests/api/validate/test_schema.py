@@ -47,5 +47,6 @@ def test_a_part_that_is_stored_already_is_left_alone() -> None:
     assert [cause.field for cause in schema.check("Pod", {**old, "status": {"phase": 1}}, old)][-1:] == ["status.phase"]
     assert list(schema.check("Pod", {**old, "spec": {"containers": 1}}, old)) == []
     assert [cause.field for cause in schema.check("Pod", {**old, "spec": {"containers": 2}}, old)] == ["spec.containers"]
+    assert [cause.field for cause in schema.check("Pod", {**old, "spec": {"containers": True}}, old)] == ["spec.containers"]
     assert schema.conforms("Pod", {**old, "metadata": {"name": "p"}}, old), "the identical spec is not looked at"
     assert not schema.conforms("Pod", {**old, "spec": {"containers": 1}}, old)

@@ -34,8 +34,13 @@ def check(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = Non
         return
     whole = {"metadata!": METADATA, **SHAPES.get(kind, {})}
     if old is not None:
-        whole = {key: wanted for key, wanted in whole.items() if obj.get(key.rstrip("!")) != old.get(key.rstrip("!"))}
+        whole = {key: wanted for key, wanted in whole.items() if not _same(obj.get(key.rstrip("!")), old.get(key.rstrip("!")))}
     yield from _object(obj, whole, "")
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Whether two values are equal as JSON; in Python, true equals 1."""
+    return value == other and json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 class _SchemaFields(NamedTuple):
