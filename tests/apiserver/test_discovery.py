@@ -8,7 +8,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.apiserver import descriptions
+from outfitter.api.served import descriptions
 from outfitter.apiserver.app import App
 from outfitter.store.memory import Memory
 from tests.apiserver.asgi import Client

@@ -7,7 +7,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.apiserver import served_types
+from outfitter.api.served import served_types
 from outfitter.apiserver.openapi import OpenApi
 from tests.controllers.numa_hosts import flavor, machine, scene
 

@@ -9,6 +9,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.served import printer_columns
 from outfitter.apiserver import tables
 from outfitter.store.clock import ManualClock, rfc3339
 from tests.apiserver.asgi import CONFIG_MAPS, INSTANCES, TABLE, Client, config_map, instance
@@ -25,7 +26,7 @@ AGES = {
 
 @pytest.mark.parametrize(("seconds", "text"), AGES.items())
 def test_ages_are_formatted_as_in_kubectl(seconds: int, text: str) -> None:
-    assert tables.duration(seconds) == text
+    assert printer_columns.duration(seconds) == text
 
 
 class Case(NamedTuple):

@@ -15,7 +15,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.rejection import RejectionCode
-from outfitter.apiserver import tables
+from outfitter.api.served import printer_columns
 from outfitter.errors import StartupRefused
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
@@ -55,7 +55,7 @@ async def with_a_vm_on_elm(data: Path, settings: str = GOOD) -> None:
 async def ready(scene: Scene, node: str = "elm") -> Object:
     found = await scene.find(kinds.NODE, node)
     assert found is not None
-    return {**(conditions.find(found, "Ready") or {}), "shown": tables.node_status(found, datetime.now(UTC))}
+    return {**(conditions.find(found, "Ready") or {}), "shown": printer_columns.node_status(found, datetime.now(UTC))}
 
 
 async def published(scene: Scene) -> list[tuple[str, object]]:

@@ -12,9 +12,10 @@ import msgspec
 
 from outfitter.api import known_fields
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.served import descriptions, served_types
+from outfitter.api.served.descriptions import Path
 from outfitter.api.validate.shapes import NUMBER, QUANTITY, Amount, Time
-from outfitter.apiserver import descriptions, discovery, served_types
-from outfitter.apiserver.descriptions import Path
+from outfitter.apiserver import discovery
 
 _QUERY: Mapping[str, str] = {
     "dryRun": "All: check the request and answer it, and store nothing.",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from outfitter.api.served.descriptions import common, core, dra, kubevirt, outfitter, vms
 from outfitter.api.validate import unsupported_fields
-from outfitter.apiserver.descriptions import common, core, dra, kubevirt, outfitter, vms
 
 Path = tuple[str, ...]  # the kind, then field names; items of lists and values of maps add nothing
 FIELDS: Mapping[str, str] = {
