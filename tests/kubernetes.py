@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Self
 
 from outfitter.api import kinds
+from outfitter.install import crds
 from outfitter.store import kubeconfig as configs
 from outfitter.store import pki
 from outfitter.store.clock import Clock, SystemClock
@@ -304,6 +305,10 @@ class Cluster:
                 start_new_session=True,  # so that Ctrl-C reaches the tests first, and they stop us in order
             )
 
+    def until(self, ready: Callable[[], bool]) -> None:
+        """Wait for what the API server does some time after a request."""
+        self._wait("kube-apiserver", ready)
+
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
         """Until `ready` reports it. An answer that fails is one that is not ready yet."""
         log = self.folder / f"{name}.log"
@@ -336,7 +341,7 @@ class Cluster:
     def _register(self, kind: kinds.Kind) -> bool:
         """A server that has just come up may be too busy to answer; what it did though it did not answer is no harm."""
         try:
-            self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", kinds.crd(kind))
+            self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crds.definition(kind))
         except urllib.error.HTTPError as error:
             if error.code in (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY):
                 raise RuntimeError(f"kube-apiserver does not take the kind {kind.kind}: {error.read().decode()}") from error

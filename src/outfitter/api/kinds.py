@@ -1,5 +1,5 @@
 """Every kind that we serve or watch, as one table: group, version, names and storage properties. Fields are checked in
-`validate/`; `apiserver.tables` prints objects."""
+`validate/`; `served/` has their descriptions and the columns that are printed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# On the CRDs that we install: the version of outfitter that they were made by.
+VERSION_ANNOTATION = "outfitter.dev/version"
 # A wire object. Typed views of it are for reading only; changes are patches or edited dicts.
 Object = dict[str, Any]
 
@@ -84,11 +86,12 @@ RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices"
 DEVICE_TAINT_RULE = Kind("resource.k8s.io", "v1beta2", "DeviceTaintRule", "devicetaintrules", namespaced=False,
                          older=("v1alpha3",))
 VMI = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", short=("vmi", "vmis"),
-                categories=("all",), older=("v1alpha3",), builtin=False)
+                categories=("all",), older=("v1alpha3",), builtin=False, selectable=("status.nodeName", "status.phase"))
 VM = Kind("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", short=("vm", "vms"), categories=("all",),
                older=("v1alpha3",), builtin=False)
 MIGRATION = Kind("kubevirt.io", "v1", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations",
-                 short=("vmim", "vmims"), categories=("all",), older=("v1alpha3",), builtin=False)
+                 short=("vmim", "vmims"), categories=("all",), older=("v1alpha3",), builtin=False,
+                 selectable=("spec.vmiName", "status.phase"))
 KUBEVIRT = Kind("kubevirt.io", "v1", "KubeVirt", "kubevirts", short=("kv", "kvs"), categories=("all",), older=("v1alpha3",),
                 builtin=False)
 NETWORK_ATTACHMENT = Kind("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", "network-attachment-definitions",
@@ -96,7 +99,7 @@ NETWORK_ATTACHMENT = Kind("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition"
 LEDGER_PAGE = Kind("outfitter.dev", "v1alpha1", "LedgerPage", "ledgerpages", namespaced=False, short=("page", "pages"),
                    has_status=False, builtin=False)
 PAST_BOOKING = Kind("outfitter.dev", "v1alpha1", "PastBooking", "pastbookings", namespaced=False, short=("past",),
-                    has_status=False, builtin=False)
+                    has_status=False, builtin=False, selectable=("spec.host",))
 PROVIDER_TREE = Kind("outfitter.dev", "v1alpha1", "ProviderTree", "providertrees", namespaced=False, has_status=False,
                      builtin=False)
 HOST_INVENTORY = Kind("outfitter.dev", "v1alpha1", "HostInventory", "hostinventories", namespaced=False, short=("inventory",),
@@ -126,41 +129,3 @@ def of_object(obj: Mapping[str, Any], among: Iterable[Kind] = ALL) -> Kind | Non
         if kind.kind == obj.get("kind") and kind.group == group and version in kind.versions:
             return kind
     return None
-
-
-def _column(name: str, path: str, type_: str = "string", *, wide: bool = False) -> Object:
-    return {"name": name, "type": type_, "jsonPath": path} | ({"priority": 1} if wide else {})
-
-
-def _of_condition(name: str, type_: str, *, wide: bool = False) -> Object:
-    return _column(name, f".status.conditions[?(@.type=='{type_}')].status", wide=wide)
-
-
-_AGE = _column("Age", ".metadata.creationTimestamp", "date")
-# What a cluster shows after `kubectl get`; the embedded server has more (`apiserver.tables`).
-COLUMNS: Mapping[Kind, tuple[Object, ...]] = {
-    VM: (_AGE, _column("Status", ".status.printableStatus"), _of_condition("Ready", "Ready")),
-    VMI: (_AGE, _column("Phase", ".status.phase"), _column("IP", ".status.interfaces[0].ipAddress"),
-               _column("NodeName", ".status.nodeName"), _of_condition("Ready", "Ready"),
-               _of_condition("Live-Migratable", "LiveMigratable", wide=True), _of_condition("Paused", "Paused", wide=True)),
-    MIGRATION: (_column("Phase", ".status.phase"), _column("VMI", ".spec.vmiName"), _AGE),
-    KUBEVIRT: (_AGE, _column("Phase", ".status.phase")),
-}
-
-
-def crd(kind: Kind) -> Object:
-    """The CustomResourceDefinition of a kind that is not built in. Unknown fields are kept. Older versions differ from the
-    stored one in name only."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    rest: Object = {"schema": {"openAPIV3Schema": schema}}
-    if kind.has_status:
-        rest["subresources"] = {"status": {}}
-    if kind in COLUMNS:
-        rest["additionalPrinterColumns"] = list(COLUMNS[kind])
-    versions = [{"name": version, "served": True, "storage": version == kind.version, **rest} for version in kind.versions]
-    names = {"kind": kind.kind, "plural": kind.plural, "singular": kind.singular, "shortNames": list(kind.short),
-             "categories": list(kind.categories)}
-    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": kind.resource},
-            "spec": {"group": kind.group, "names": names, "scope": "Namespaced" if kind.namespaced else "Cluster",
-                     "versions": versions}}
