@@ -16,6 +16,7 @@ from typing import Any, Self
 import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.install import crds
 from outfitter.store import pki
 
 NAMESPACE = "outfitter-system"
@@ -79,7 +80,7 @@ def lease(ago: timedelta = timedelta()) -> Object:
 
 
 def definition(kind: kinds.Kind) -> Object:
-    crd = kinds.crd(kind)
+    crd = crds.definition(kind)
     return {**crd, "status": {"conditions": [{"type": "Established", "status": "True"}], "storedVersions": [kind.version]}}
 
 
