@@ -72,6 +72,7 @@ class Booking:
     node: str = ""  # on a pool's page: the host that uses it; "" on a host's page
     hardware: tuple[str, ...] = ()  # PCI addresses or the UUID that the device is on its host (`device.hardware_of`), sorted;
                                     # empty: not known when it was booked or prepared
+    contested: str = ""  # the device of the host that another claim was allocated, and that this one keeps from being prepared
 
     @property
     def key(self) -> Key:
@@ -117,7 +118,8 @@ class Booking:
     def to_object(self) -> Object:
         out = {"device": device_object(self.device), "holder": self.holder.to_object(),
                "request": self.request, "state": self.state, "since": self.since, "amount": self.amount}
-        more = (("prepared", self.prepared), ("node", self.node), ("hardware", list(self.hardware)))
+        more = (("prepared", self.prepared), ("node", self.node), ("hardware", list(self.hardware)),
+                ("contested", self.contested))
         return out | {name: value for name, value in more if value}
 
 
@@ -159,7 +161,7 @@ def holder_of(raw: Object) -> Holder:
 def booking_of(raw: Object) -> Booking:
     return Booking(device_of(raw["device"]), holder_of(raw["holder"]), raw.get("request") or "", raw["state"], raw["since"],
                    raw.get("amount") or {"whole": True}, raw.get("prepared") or "", raw.get("node") or "",
-                   tuple(raw.get("hardware") or ()))
+                   tuple(raw.get("hardware") or ()), raw.get("contested") or "")
 
 
 def record_of(raw: Object) -> OutOfServiceRecord:
@@ -264,8 +266,8 @@ def _problem(raw: Any) -> tuple[str, str] | None:
     if not isinstance(raw.get("state"), str):
         return ".state", "must be a text"
     if not (isinstance(raw.get("request"), str | None) and isinstance(raw.get("prepared"), str | None)
-            and isinstance(raw.get("node"), str | None)):
-        return "", "must have texts as request, prepared and node"
+            and isinstance(raw.get("node"), str | None) and isinstance(raw.get("contested"), str | None)):
+        return "", "must have texts as request, prepared, node and contested"
     if not isinstance(raw.get("since"), str):
         return ".since", "must be a text"
     amount = raw.get("amount") or {}

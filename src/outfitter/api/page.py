@@ -206,10 +206,17 @@ class Page:
         def change(booking: Booking, raw: Object) -> Object:
             if booking.holder.uid != uid:
                 return raw
-            first = {"prepared": now} if state == "prepared" and now and not booking.prepared else {}
-            return {**raw, "state": state, **first}
+            if state == "prepared":
+                return {**raw, "state": state, **({"prepared": now} if now and not booking.prepared else {})}
+            return {**{name: value for name, value in raw.items() if name != "contested"}, "state": state}
 
         return self._changed(change)
+
+    def with_contested(self, uid: str, held: DeviceId, contested: DeviceId) -> Object:
+        """The page on which what one holder has prepared of a device is recorded as in the way of another claim, which was
+        allocated `contested`: the same device, or the same hardware under another name."""
+        return self._changed(lambda booking, raw: {**raw, "contested": contested.device} if (
+            booking.holder.uid, booking.device, booking.state) == (uid, held, "prepared") else raw)
 
     def with_hardware(self, uid: str, hardware: Mapping[DeviceId, tuple[str, ...]]) -> Object:
         """The page on which the bookings of one holder record what their devices are."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from outfitter.api import allocation, conditions, kinds, rejection_conditions, rejection_text
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs, vm
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.kubevirt import pod_claims as pod_claims_api
 from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error
 from outfitter.api.rejection import Rejection, RejectionCode
@@ -23,6 +23,7 @@ from outfitter.controllers.scheduling_queue import waits_for_host
 from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.ledger import book
 from outfitter.ledger import placement_view as ledger
+from outfitter.ledger.allocation_bookings import holder_purpose
 from outfitter.scheduling.dra import binding_conditions
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.dra.slices import PublishedDevice
@@ -327,12 +328,6 @@ def _allocate(claim: Object, given: Mapping[str, Any], user: Object, *, fresh: b
 def _no_revision(meta: Object) -> Object:
     """For a second write of the same object in one commit, whose first write was checked."""
     return {key: value for key, value in meta.items() if key != "resourceVersion"}
-
-
-def holder_purpose(pod: Object) -> str:
-    """The holder of a pod's devices, for messages: "vmi/blue", else "pod/web"."""
-    reference = vm.owner(pod, kinds.VMI.kind)
-    return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
 
 
 def _same_hardware(mine: Booking, twin: PublishedDevice, page: Page, host: str) -> Booking | None:

@@ -4,19 +4,17 @@ node agent turns booked into prepared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from outfitter.api import allocation, kinds, rejection_text
-from outfitter.api.device import DeviceId, hardware_of, newest
+from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Limits, Page, claim_keys, is_pool_page, pool_page
+from outfitter.api.page import Booking, Page, claim_keys, pool_page
 from outfitter.api.rejection import Rejection
-from outfitter.controllers.bind_transaction import holder_purpose
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
+from outfitter.ledger.allocation_bookings import AllocationBookings, results_by_pool
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
@@ -34,8 +32,9 @@ class LedgerMirror:
         self._slices = context.informer(kinds.RESOURCE_SLICE)
         self._pages.add_index("claim", claim_keys)
         self._claims.add_index("page", _possible_pages)
-        self._claims.add_index("driver and pool", lambda claim: {pool for pool, _ in _results(claim)})
+        self._claims.add_index("driver and pool", lambda claim: {pool for pool, _ in results_by_pool(claim)})
         self._slices.add_index("driver and pool", _pool_of)
+        self._bookings = AllocationBookings(lambda pool: self._slices.by("driver and pool", pool), self._booked_on)
         enqueue_on_change(self._slices, self.queue, lambda piece: [
             key_of(claim) for pool in _pool_of(piece) for claim in self._claims.by("driver and pool", pool)])
         enqueue_on_change(self._claims, self.queue)
@@ -54,7 +53,7 @@ class LedgerMirror:
             await self._drop(page, key, allocated.get(page.host, ()))
         for host, bookings in allocated.items():
             try:
-                await book.book(self._store, host, bookings, limits=self._limits(bookings))
+                await book.book(self._store, host, bookings, limits=self._bookings.limits(bookings))
             except (AlreadyHeld, OutOfService) as error:
                 assert claim is not None
                 why: Rejection | None = error.rejection
@@ -75,81 +74,13 @@ class LedgerMirror:
 
     def _allocated(self, claim: Object) -> dict[str, tuple[Booking, ...]]:
         """The bookings of a claim's allocation, by page."""
-        meta, users = claim["metadata"], (claim.get("status") or {}).get("reservedFor") or ()
-        pods = [self._pods.get(f"{meta['namespace']}/{user['name']}") for user in users if user.get("resource") == "pods"]
-        there = [pod for pod in pods if pod is not None]
-        holder = Holder(
-            kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], ", ".join(map(holder_purpose, there))
-        )
-        nodes = {pod["spec"]["nodeName"] for pod in there if pod["spec"].get("nodeName")}
-        node, now = next(iter(nodes)) if len(nodes) == 1 else "", self._context.now()
-        out: dict[str, tuple[Booking, ...]] = {}
-        for _, result in _results(claim):
-            device, page = DeviceId(result["driver"], result["pool"], result["device"]), self._page(claim, result)
-            # A device that may not be shared is taken whole; admin access does not hold it.
-            share = result if result.get("adminAccess") or self._capacity(device) is not None else {}
-            amount = allocation.booked_amount(share, self._counters(device))
-            booking = Booking(device, holder, str(result["request"]), "booked", now, amount,
-                              node=node if is_pool_page(page) else "", hardware=self._hardware(device, node or page))
-            out[page] = (*out.get(page, ()), booking)
-        return out
+        namespace, users = claim["metadata"]["namespace"], (claim.get("status") or {}).get("reservedFor") or ()
+        pods = [self._pods.get(f"{namespace}/{user['name']}") for user in users if user.get("resource") == "pods"]
+        return self._bookings.bookings(claim, [pod for pod in pods if pod is not None], self._context.now())
 
-    def _page(self, claim: Object, result: Mapping[str, Any]) -> str:
-        """The page on which an allocated device is booked: its host's, or its pool's when several hosts reach it. A device
-        that is no longer published stays on its page."""
-        given, pool = claim["status"]["allocation"], (result["driver"], result["pool"])
-        nodes = {piece["spec"].get("nodeName") or "" for piece in self._slices.by("driver and pool", "/".join(pool))}
-        if not nodes:
-            device = DeviceId(*pool, result["device"])
-            booked = [page.host for page in map(Page, self._pages.by("claim", key_of(claim)))
-                      if any(booking.device == device for booking in page.of(claim["metadata"]["uid"]))]
-            return booked[0] if booked else allocation.host_of(given, result)
-        return nodes.pop() if len(nodes) == 1 and "" not in nodes else pool_page(*pool)
-
-
-    def _capacity(self, device: DeviceId) -> dict[str, str] | None:
-        """How much there is of each capacity of a device that may be shared; None: it may not, or it is not published."""
-        for piece in self._slices.by("driver and pool", f"{device.driver}/{device.pool}"):
-            for each in piece["spec"].get("devices") or ():
-                if each["name"] == device.device and each.get("allowMultipleAllocations"):
-                    return {name: str(amount["value"]) for name, amount in (each.get("capacity") or {}).items()}
-        return None
-
-    def _counters(self, device: DeviceId) -> dict[str, dict[str, str]]:
-        """What the device consumes of the shared counters of its pool, by counter set."""
-        for piece in self._slices.by("driver and pool", f"{device.driver}/{device.pool}"):
-            for each in piece["spec"].get("devices") or ():
-                if each["name"] == device.device:
-                    return {use["counterSet"]: _values(use.get("counters")) for use in each.get("consumesCounters") or ()}
-        return {}
-
-    def _hardware(self, device: DeviceId, host: str) -> tuple[str, ...]:
-        """What the device is on a host, as its driver publishes it; empty: not known."""
-        found: set[str] = set()
-        for piece in newest(self._slices.by("driver and pool", f"{device.driver}/{device.pool}")):
-            for each in piece["spec"].get("devices") or ():
-                where = each.get("nodeName") or piece["spec"].get("nodeName") or host
-                if each["name"] == device.device and where == host:
-                    found |= hardware_of(each, device.driver)
-        return tuple(sorted(found))
-
-    def _limits(self, bookings: Sequence[Booking]) -> Limits:
-        shared = {one.device: self._capacity(one.device) for one in bookings if one.shared}
-        pools = {(one.device.driver, one.device.pool) for one in bookings}
-        counters = {(driver, pool, each["name"]): _values(each.get("counters")) for driver, pool in pools
-                    for piece in self._slices.by("driver and pool", f"{driver}/{pool}")
-                    for each in piece["spec"].get("sharedCounters") or ()}
-        return Limits({device: capacity for device, capacity in shared.items() if capacity is not None}, counters)
-
-
-def _results(claim: Object) -> list[tuple[str, Mapping[str, Any]]]:
-    """The devices of a claim's allocation, each with its pool."""
-    given = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
-    return [(f"{result['driver']}/{result['pool']}", result) for result in given.get("results") or ()]
-
-
-def _values(counters: Mapping[str, Any] | None) -> dict[str, str]:
-    return {name: str(counter["value"]) for name, counter in (counters or {}).items()}
+    def _booked_on(self, claim: Object, device: DeviceId) -> str | None:
+        return next((page.host for page in map(Page, self._pages.by("claim", key_of(claim)))
+                     if any(booking.device == device for booking in page.of(claim["metadata"]["uid"]))), None)
 
 
 def _pool_of(piece: Object) -> list[str]:
@@ -159,4 +90,4 @@ def _pool_of(piece: Object) -> list[str]:
 def _possible_pages(claim: Object) -> set[str]:
     """The pages on which a claim's allocation can be booked."""
     given = (claim.get("status") or {}).get("allocation") or {}
-    return allocation.hosts(given) | {pool_page(result["driver"], result["pool"]) for _, result in _results(claim)}
+    return allocation.hosts(given) | {pool_page(result["driver"], result["pool"]) for _, result in results_by_pool(claim)}

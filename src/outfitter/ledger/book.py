@@ -15,8 +15,8 @@ from dataclasses import replace
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Limits, OutOfServiceRecord, Page, State, hardware_error
-from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, NotFound
+from outfitter.api.page import Booking, Holder, Limits, OutOfServiceRecord, Page, State, hardware_error, held_error
+from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.ledger import history
 from outfitter.store.base import Create, Replace, Store, Write
 
@@ -78,13 +78,19 @@ async def set_state(
         for booking in bookings:
             for rival in page.rivals(booking):
                 if rival.state == "prepared":
-                    raise AlreadyHeld(booking.device.short, by=str(rival.holder), since=rival.since)
+                    raise held_error(rival)
         used = [booking for booking in bookings if booking.device in unclean]
         changed = page.with_state(uid, state, moment)
         return record_used_once(Page(changed), used, moment) if used else changed
 
     page = await change_page(store, host, change)
     return page.of(uid)
+
+
+async def contest(store: Store, host: str, uid: str, held: DeviceId, contested: DeviceId) -> None:
+    """Record that what a holder has prepared on this host is in the way of another claim, which was allocated `contested`: its
+    host taints the device until the holder is unprepared."""
+    await change_page(store, host, lambda page: page.with_contested(uid, held, contested))
 
 
 def hardware_rival(

@@ -130,12 +130,26 @@ class ClaimBookings:
                     booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
                     kinds.RESOURCE_CLAIM.kind, namespace, claim) and booking.node in ("", host.name)):
                 found = True
-                self._hardware.pop((host.name, uid), None)
-                if name == host.name:
-                    await self._preparation.unprepare(host, uid)
-                else:
-                    await book.set_state(self._store, name, uid, "released")
+                await self._release(host, name, uid)
         return found
+
+    async def release_uid(self, host: AgentHost, namespace: str, name: str, uid: str) -> None:
+        """Unprepare and release what one claim has prepared here; another claim of its name is left alone. The claim may be
+        gone, and what was done for it may be recorded in the checkpoint alone."""
+        pools = {page["metadata"]["name"] for page in self._pages.by("pools", "")
+                 if any(booking.node == host.name for booking in Page(page).of(uid))}
+        for page_name in [host.name, *sorted(self._pooled.pop(f"{namespace}/{name}", set()) | pools)]:
+            taken = page_name == host.name and host.env is not None and bool(host.env.checkpoint.of(uid))
+            page = await book.read(self._store, page_name)
+            if taken or any(booking.state == "prepared" and booking.node in ("", host.name) for booking in page.of(uid)):
+                await self._release(host, page_name, uid)
+
+    async def _release(self, host: AgentHost, page: str, uid: str) -> None:
+        self._hardware.pop((host.name, uid), None)
+        if page == host.name:
+            await self._preparation.unprepare(host, uid)
+        else:
+            await book.set_state(self._store, page, uid, "released")
 
     async def release_unused(self, host: AgentHost, used: set[tuple[str, str]]) -> None:
         """Release what is prepared here for claims that are not among `used` (namespace and name)."""

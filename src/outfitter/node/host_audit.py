@@ -180,13 +180,13 @@ class HostAudit:
         return _audited_after(self.hosts[key])
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
-        """A device was reserved, quarantined or cleaned, one that only stays until it is free was released, or what is used of
-        its provider changed, on which the provider's total depends; or a device of a refused host was released; or something
-        that is prepared is missing: in a cluster a page can be edited by hand."""
+        """A device was reserved, quarantined, cleaned or contested, one that only stays until it is free was released, or what
+        is used of its provider changed, on which the provider's total depends; or a device of a refused host was released; or
+        something that is prepared is missing: in a cluster a page can be edited by hand."""
         name = (new or old or {})["metadata"]["name"]
         if name not in self.hosts:
             return
-        if _out_of_service(old) != _out_of_service(new) or _lost_prepared(old, new):
+        if _out_of_service(old) != _out_of_service(new) or _contested(old) != _contested(new) or _lost_prepared(old, new):
             self.queue.add(name)
         elif self._kept_changed(name, old, new) or (self.hosts[name].refusal is not None and _booked(old) != _booked(new)):
             self.queue.add_after(name, RELEASED_AFTER)
@@ -391,6 +391,11 @@ def _audited_after(host: AgentHost) -> float | None:
 def _out_of_service(page: Object | None) -> list[list[Object]]:
     spec = (page or {}).get("spec") or {}
     return [spec.get(which) or [] for which in ("reserved", "quarantined", "unclean")]
+
+
+def _contested(page: Object | None) -> set[str]:
+    """The devices of a host that were allocated again while they are prepared."""
+    return {str(raw["contested"]) for raw in well_formed_bookings(page) if raw.get("contested")}
 
 
 def _lost_prepared(old: Object | None, new: Object | None) -> bool:

@@ -322,6 +322,8 @@ def _taints(host: AgentHost, found: HostDevices, page: Page) -> dict[str, list[O
     for booking in page.bookings:
         if booking.holder.kind == "Domain" and booking.device.driver == host.driver:
             taint(booking.device.device, "held")  # no claim says so
+        if booking.contested and booking.state == "prepared":
+            taint(booking.contested, "contested")  # its claim was deallocated while it is still prepared
     return out
 
 

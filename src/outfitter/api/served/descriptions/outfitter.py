@@ -34,6 +34,7 @@ FIELDS: Mapping[str, str] = {
     "bookings.since": "Since when.",
     "bookings.prepared": "Since when it is prepared on the host.",
     "bookings.node": "On the page of a pool without a host: the host that uses the device.",
+    "bookings.contested": "The device that was allocated to another claim while this one has it prepared; it is tainted.",
     "bookings.hardware": "What the device is on its host: PCI addresses, or the UUID of a mediated device; held once.",
     "bookings.amount": "How much of the device.",
     **{f"device.{name}": text for name, text in _DEVICE.items()},

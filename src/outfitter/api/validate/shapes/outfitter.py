@@ -17,7 +17,7 @@ SHAPES: Mapping[str, Shape] = {
     "LedgerPage": {"spec": {
         "host": str, "reserved": RECORDS, "quarantined": RECORDS, "unclean": RECORDS,
         "bookings": [{"device!": DEVICE, "request": str, "state!": str, "since!": str, "prepared": str, "amount": AMOUNT,
-                      "holder!": HOLDER, "hardware": TEXTS, "node": str}]}},
+                      "holder!": HOLDER, "hardware": TEXTS, "node": str, "contested": str}]}},
     "PastBooking": {"spec!": {
         "host!": str, "device!": DEVICE, "holder!": HOLDER, "request": str, "amount": AMOUNT, "booked!": str, "prepared": str,
         "ended": str, "how": str}},
