@@ -258,11 +258,12 @@ class AdmissionRules:
             yield from _only_one(change)
         if kind == kinds.LEDGER_PAGE and new is change.new:  # else it has malformed entries, which are missing here
             yield from pages.check(change, by_user=_by_user(change))
-        if change.old is not None and change.subresource == "" and schema.conforms(kind.kind, change.old):
-            if kind in UPDATE_CHECKS:
-                yield from UPDATE_CHECKS[kind](new, change.old)
-            if kind == kinds.POD and _new_spec(change):
-                yield from pods.changed_spec(new, change.old, binds=not _by_user(change))
+        if change.old is None or change.subresource:
+            return
+        if kind in UPDATE_CHECKS and schema.conforms(kind.kind, change.old):
+            yield from UPDATE_CHECKS[kind](new, change.old)
+        if kind == kinds.POD and _new_spec(change) and schema.conforms(kind.kind, change.old):
+            yield from pods.changed_spec(new, change.old, binds=not _by_user(change))
 
     def _further_causes(self, change: WriteRequest, type_errors: Sequence[Cause]) -> Iterator[Cause]:
         """Further causes in an object with fields of the wrong type, from checks on the object without those fields."""

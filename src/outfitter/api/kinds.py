@@ -34,8 +34,12 @@ class Kind:
     subresources: tuple[str, ...] = ()  # besides status
     indexed: str = ""  # a field of text by whose value admission finds objects without reading all of them
 
+    def __eq__(self, other: object) -> bool:  # kinds are compared in hot paths; (group, plural, version) is unique
+        return self is other or (isinstance(other, Kind) and self.plural == other.plural and self.group == other.group
+                                 and self.version == other.version)
+
     def __hash__(self) -> int:
-        return hash((self.group, self.plural))  # kinds are dictionary keys in hot paths; (group, plural) is unique
+        return hash((self.group, self.plural))
 
     @property
     def api_version(self) -> str:

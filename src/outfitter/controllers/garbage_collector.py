@@ -33,8 +33,8 @@ class GarbageCollector:
         self.queue = WorkQueue(context.clock)
         self._namespaced = tuple(kind for kind in served if kind.namespaced)
         self._kinds = {kind.resource: kind for kind in served if kind not in UNOWNED}
-        for kind in self._kinds.values():
-            informer = context.informer(kind)
+        self._informers = [(kind, context.informer(kind)) for kind in self._kinds.values()]
+        for kind, informer in self._informers:
             informer.add_index("owner", _owner_uids)
             informer.on_change(functools.partial(self._changed, kind))
             informer.on_unreadable(functools.partial(self._unreadable, kind))
@@ -69,9 +69,9 @@ class GarbageCollector:
         return known is not None and bool(known["metadata"].get("deletionTimestamp"))
 
     def _dependents(self, uid: str) -> list[tuple[Kind, Object]]:
-        informers = [(kind, self._context.informer(kind)) for kind in self._kinds.values()]
-        found = [(kind, obj) for kind, informer in informers for obj in informer.by("owner", uid)]
-        return found + [(kind, each.object) for kind, informer in informers for each in informer.unreadable.values()
+        found = [(kind, obj) for kind, informer in self._informers for obj in informer.by("owner", uid)]
+        return found + [(kind, each.object) for kind, informer in self._informers if informer.unreadable
+                        for each in informer.unreadable.values()
                         if readable.metadata_problem(kind, each.object) is None and uid in _owner_uids(each.object)]
 
     def _kind(self, reference: Object) -> Kind | None:

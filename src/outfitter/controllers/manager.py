@@ -31,7 +31,7 @@ class ControllerContext:
     """What the controllers of one process share."""
 
     def __init__(self, store: Store, *, clock: Clock, names: IdGenerator | None = None, component: str = "outfitter") -> None:
-        self.store: Store = ReadableStore(store)  # the informers report what it leaves out
+        self.store: Store = ReadableStore(store, known=self._known_readable)  # the informers report what it leaves out
         self.raw_store = store  # for what reads and writes nothing but metadata
         self.clock = clock
         self.names = names or IdGenerator()
@@ -45,6 +45,10 @@ class ControllerContext:
         if kind not in self.informers:
             self.informers[kind] = Informer(self.raw_store, kind, clock=self.clock, view=view)
         return self.informers[kind]
+
+    def _known_readable(self, kind: Kind, obj: Object) -> bool:
+        informer = self.informers.get(kind)
+        return informer is not None and informer.has_read(obj)
 
     def now(self) -> str:
         return rfc3339(self.clock.now())

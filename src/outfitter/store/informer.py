@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar, cast
 
+import msgspec
+
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.validate import readable
 from outfitter.api.validate.readable import UnreadableObject
@@ -54,6 +56,14 @@ def _creation_order(entry: tuple[str, Object]) -> tuple[str, str]:
     return str(obj["metadata"].get("creationTimestamp") or ""), key
 
 
+def _sharing(obj: Object, old: Object) -> Object:
+    """The object with the parts of its earlier version that did not change: they need no memory of their own, and were checked
+    before. Compared as JSON, because to Python `1`, `1.0` and `true` are equal."""
+    same: Object = {name: old[name] for name in ("spec", "status") if name in obj and name in old and obj[name] == old[name]
+            and msgspec.json.encode(obj[name]) == msgspec.json.encode(old[name])}
+    return {**obj, **same} if same else obj
+
+
 class Informer(Generic[T]):
     def __init__(
         self,
@@ -71,6 +81,7 @@ class Informer(Generic[T]):
         self._store, self._clock = store, clock
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._view = view or (lambda obj: cast(T, obj))
+        self._plain = view is None
         self._items: dict[str, T] = {}
         self._versions: dict[str, str] = {}
         self._uids: dict[str, str] = {}
@@ -95,6 +106,12 @@ class Informer(Generic[T]):
             raise self.unreadable[key].error()
         return found
 
+    def has_read(self, obj: Object) -> bool:
+        """Whether this version of an object is here and can be read."""
+        meta = obj["metadata"]
+        key = key_of(obj)
+        return key in self._items and self._uids[key] == meta.get("uid") and self._versions[key] == meta.get("resourceVersion")
+
     def readable(self, key: str) -> T | None:
         """The same, for who does nothing about an object that cannot be read: None for that one too."""
         return self._items.get(key)
@@ -117,7 +134,8 @@ class Informer(Generic[T]):
         return self._items.keys()
 
     def by(self, index: str, value: str) -> list[T]:
-        return list(self._indexed[index].get(value, {}).values())
+        found = self._indexed[index].get(value)
+        return list(found.values()) if found else []
 
     def add_index(self, name: str, index: Index[T]) -> None:
         """Must be called before the informer runs. A second index of the same name must compute the same values."""
@@ -199,7 +217,7 @@ class Informer(Generic[T]):
         if obj is not None and self._uids.get(key, "") not in ("", obj["metadata"].get("uid")):
             self._put(key, None)  # deleted and recreated under the same name, and the DELETED event was missed
         old, was_unreadable = self._items.pop(key, None), self.unreadable.pop(key, None)
-        new, index_values = self._parse(key, obj)
+        new, index_values = self._parse(key, obj, old)
         if old is None and new is None and obj is None and was_unreadable is not None:
             old = self._last_readable_part(was_unreadable)  # handlers did not see it, or saw it go; now it is gone
         for name, values in self._index_values.pop(key, {}).items():
@@ -232,12 +250,15 @@ class Informer(Generic[T]):
             except Exception:
                 log.exception("%s %s: a change handler failed", self.kind.resource, key)
 
-    def _parse(self, key: str, obj: Object | None) -> tuple[T | None, dict[str, frozenset[str]]]:
+    def _parse(self, key: str, obj: Object | None, old: T | None) -> tuple[T | None, dict[str, frozenset[str]]]:
         """The object as `view` shows it, and its values per index. An object that cannot be parsed (a cluster may hold anything
         under our kinds) is skipped, so that it does not affect the others."""
         if obj is None:
             return None, {}
-        wrong = readable.problem(self.kind, obj)
+        known = cast("Object | None", old) if self._plain else None
+        if known is not None:
+            obj = _sharing(obj, known)
+        wrong = readable.problem(self.kind, obj, known)
         if wrong is None:
             try:
                 new = self._view(obj)

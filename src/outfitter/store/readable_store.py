@@ -18,15 +18,27 @@ def ignore(found: UnreadableObject) -> None:
     """For readers whose objects an informer reports."""
 
 
+def never(kind: Kind, obj: Object) -> bool:
+    """For readers without informers."""
+    return False
+
+
 class ReadableStore:
-    def __init__(self, store: base.Store, report: Callable[[UnreadableObject], None] = ignore) -> None:
-        """`report` is called for each object that a list leaves out."""
-        self.raw, self._report = store, report
+    def __init__(
+        self, store: base.Store, report: Callable[[UnreadableObject], None] = ignore,
+        known: Callable[[Kind, Object], bool] = never,
+    ) -> None:
+        """`report` is called for each object that a list leaves out; `known` says that this version of an object was found
+        readable before."""
+        self.raw, self._report, self._known = store, report, known
         self.atomic = store.atomic
+
+    def _unreadable(self, kind: Kind, obj: Object) -> UnreadableObject | None:
+        return None if self._known(kind, obj) else readable.unreadable(kind, obj)
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
         obj = await self.raw.get(kind, name, namespace)
-        if (found := readable.unreadable(kind, obj)) is not None:
+        if (found := self._unreadable(kind, obj)) is not None:
             raise found.error()
         return obj
 
@@ -36,7 +48,7 @@ class ReadableStore:
         listing = await self.raw.list(kind, namespace, labels=labels, fields=fields, limit=limit, continue_=continue_)
         items = []
         for obj in listing.items:
-            if (found := readable.unreadable(kind, obj)) is None:
+            if (found := self._unreadable(kind, obj)) is None:
                 items.append(obj)
             else:
                 self._report(found)

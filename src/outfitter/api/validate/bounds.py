@@ -3,8 +3,10 @@ before everything else, so that no other check meets a list that would take long
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +14,7 @@ from outfitter.errors import Cause
 
 METADATA_ITEMS = 1_000  # ours
 POD_ITEMS = 256  # ours
+PAGE_RECORDS = 4_096  # devices of a host that are out of service, ours
 VMI_ITEMS = 256  # KubeVirt's, and ours for the lists that it does not bound
 SELECTOR_TEXT = 16 * 1024  # bytes of all CEL expressions of an object, ours: about 5 ms of the event loop for 1 KiB
 SELECTOR_OVERHEAD = 64  # bytes that each expression counts besides its text
@@ -56,6 +59,7 @@ def _below(prefix: str, bounds: Bounds) -> dict[str, int]:
 
 
 BOUNDS: Mapping[str, Bounds] = {
+    "LedgerPage": dict.fromkeys(("spec.reserved", "spec.quarantined", "spec.unclean"), PAGE_RECORDS),
     "Node": {"spec.taints": POD_ITEMS},
     "Flavor": {"spec.extraSpecs": POD_ITEMS},
     "KubeVirt": _below("spec.configuration", dict.fromkeys((
@@ -93,16 +97,69 @@ _WALKS: Mapping[str, tuple[Walk, ...]] = {
     kind: tuple((tuple(path.split(".")), most) for path, most in bounds.items()) for kind, bounds in BOUNDS.items()}
 
 
+class _Tree(NamedTuple):
+    """The bounds of a kind by field: shared beginnings of their paths are walked once."""
+
+    most: int  # items of the value itself
+    fields: Mapping[str, _Tree]
+
+
+def _tree(walks: Iterable[Walk]) -> _Tree:
+    most, below = sys.maxsize, defaultdict[str, list[Walk]](list)
+    for path, limit in walks:
+        if path:
+            below[path[0]].append((path[1:], limit))
+        else:
+            most = limit
+    return _Tree(most, {field: _tree(rest) for field, rest in below.items()})
+
+
+_TREES: Mapping[str, _Tree] = {
+    kind: _tree([*((("metadata", name), METADATA_ITEMS) for name in METADATA_LISTS), *_WALKS.get(kind, ())])
+    for kind in ("", *BOUNDS)}
+
+
 def check(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Cause]:
     """The lists that are too long. One that was too long before the update may stay."""
-    causes = list(_check(kind, obj))
+    causes = list(_check(kind, obj, old))
     if causes and old is not None:
         before = {cause.field for cause in _check(kind, old)}
         causes = [cause for cause in causes if cause.field not in before]
     return causes
 
 
-def _check(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:
+def _check(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> Iterator[Cause]:
+    """`old`: a part that is the identical value there was checked before."""
+    if old is not None:
+        obj = {name: part for name, part in obj.items() if part is not old.get(name)}
+    if _exceeds_below(obj, _TREES.get(kind, _TREES[""]).fields):
+        yield from _too_long(kind, obj)
+    if kind in OPAQUE:
+        yield from _opaque(obj, OPAQUE[kind])
+    if kind in SELECTORS:
+        yield from _selectors(kind, obj)
+    if kind == "ResourceSlice":
+        yield from _devices(obj)
+
+
+def _exceeds(value: Any, tree: _Tree) -> bool:
+    """Whether a list or map is too long. The fast path of every write; `_too_long` finds the causes."""
+    return isinstance(value, list | dict) and (len(value) > tree.most or _exceeds_below(value, tree.fields))
+
+
+def _exceeds_below(value: Any, fields: Mapping[str, _Tree]) -> bool:
+    if type(value) is dict:
+        for field, tree in fields.items():
+            if (inner := value.get(field)) and _exceeds(inner, tree):
+                return True
+    elif type(value) is list and fields:
+        for item in value[:METADATA_ITEMS]:
+            if _exceeds_below(item, fields):
+                return True
+    return False
+
+
+def _too_long(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:
     meta = obj.get("metadata")
     if isinstance(meta, Mapping):
         for name in METADATA_LISTS:
@@ -114,12 +171,6 @@ def _check(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:
             if isinstance(items, list | dict) and len(items) > most:
                 yield too_many(field, len(items), most) if kind not in KUBEVIRT else Cause(
                     field, f"{field} list exceeds the {most} element limit in length")
-    if kind in OPAQUE:
-        yield from _opaque(obj, OPAQUE[kind])
-    if kind in SELECTORS:
-        yield from _selectors(kind, obj)
-    if kind == "ResourceSlice":
-        yield from _devices(obj)
 
 
 def too_many(field: str, count: int, most: int) -> Cause:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from outfitter.errors import Cause
 
 MOST = 1024 * 1024  # bytes of all values together, decoded
+KEY_LENGTH = 253
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _NEWLINES = str.maketrans("", "", "\r\n")  # decoders in Go skip them
 ACCOUNT = "kubernetes.io/service-account.name"
@@ -28,12 +29,11 @@ Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
 def config_map(obj: Mapping[str, Any]) -> Iterator[Cause]:
     data, binary = obj.get("data") or {}, obj.get("binaryData") or {}
     size = sum(len(text.encode(errors="replace")) for text in data.values())
-    for name in data:
-        yield from _key(name, "data")
-        if name in binary:
-            yield Cause(f"data[{name}]", f'Invalid value: "{name}": duplicate of key present in binaryData')
+    yield from _keys(data, "data")
+    for name in (name for name in data if name in binary):
+        yield Cause(f"data[{name}]", f'Invalid value: "{name}": duplicate of key present in binaryData')
+    yield from _keys(binary, "binaryData")
     for name, text in binary.items():
-        yield from _key(name, "binaryData")
         decoded = _decoded(text)
         if decoded is None:
             yield _not_base64(f"binaryData[{name}]")
@@ -44,8 +44,8 @@ def config_map(obj: Mapping[str, Any]) -> Iterator[Cause]:
 def secret(obj: Mapping[str, Any]) -> Iterator[Cause]:
     data, type_ = obj.get("data") or {}, obj.get("type") or ""
     decoded: dict[str, bytes] = {}
+    yield from _keys(data, "data")
     for name, text in data.items():
-        yield from _key(name, "data")
         plain = _decoded(text)
         if plain is None:
             yield _not_base64(f"data[{name}]", "; plain text goes to stringData")
@@ -84,19 +84,25 @@ def changed_secret(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[C
     yield from unchanged("data")(new, old)
 
 
+def _keys(names: Iterable[str], field: str) -> Iterator[Cause]:
+    for name in names:
+        if not _KEY.fullmatch(name) or len(name) > KEY_LENGTH or name[0] == ".":  # there may be tens of thousands
+            yield from _key(name, field)
+
+
 def _key(name: str, field: str) -> Iterator[Cause]:
     if not _KEY.fullmatch(name):
         yield Cause(f"{field}[{name}]", f'Invalid value: "{name}": a valid config key must consist of alphanumeric characters, '
                                         "'-', '_' or '.' (e.g. 'key.name', or 'KEY_NAME', or 'key-name')")
-    elif len(name) > 253:
-        yield Cause(f"{field}[{name}]", f'Invalid value: "{name}": must be no more than 253 characters')
+    elif len(name) > KEY_LENGTH:
+        yield Cause(f"{field}[{name}]", f'Invalid value: "{name}": must be no more than {KEY_LENGTH} characters')
     elif name == "." or name.startswith(".."):
         yield Cause(f"{field}[{name}]", f"Invalid value: \"{name}\": must not be '.' or start with '..'")
 
 
 def _decoded(text: str) -> bytes | None:
     try:
-        return base64.b64decode(text.translate(_NEWLINES) if "\n" in text or "\r" in text else text, validate=True)
+        return binascii.a2b_base64(text.translate(_NEWLINES) if "\n" in text or "\r" in text else text, strict_mode=True)
     except ValueError:
         return None
 

@@ -54,10 +54,11 @@ class UnreadableObject:
                 "metadata": {"name": name, **({"namespace": namespace} if namespace else {}), **known}}
 
 
-def problem(kind: Kind, obj: Any) -> Cause | None:
-    """The first field of an object that cannot be read; None: all of it can."""
+def problem(kind: Kind, obj: Any, old: Object | None = None) -> Cause | None:
+    """The first field of an object that cannot be read; None: all of it can. `old`: an earlier version that could be read; a
+    part that is the identical value there is not checked again."""
     try:
-        wrong = next(_causes(kind, obj), None)
+        wrong = next(_causes(kind, obj, old), None)
     except Exception as error:  # what no check foresees is unreadable as well
         wrong = Cause("", f"Invalid value: {error!r}")
     return Cause(shortened(wrong.field), shortened(wrong.message), wrong.reason) if wrong is not None else None
@@ -84,14 +85,16 @@ def _key(obj: Object) -> str:
     return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 
 
-def _causes(kind: Kind, obj: Any) -> Iterator[Cause]:
+def _causes(kind: Kind, obj: Any, old: Object | None) -> Iterator[Cause]:
     if not isinstance(obj, dict):
         yield Cause("", "Invalid value: must be an object", "FieldValueTypeInvalid")
-    yield from schema.check("" if kind == kinds.LEDGER_PAGE else kind.kind, obj)
+    name = "" if kind == kinds.LEDGER_PAGE else kind.kind
+    if not schema.conforms(name, obj, old):
+        yield from schema.check(name, obj)
     yield from _values(obj["metadata"])
     if kind in SPECIFIED and not isinstance(obj.get("spec"), dict):
         yield Cause("spec", "Required value", "FieldValueRequired")
-    if kind in CHECKS:
+    if kind in CHECKS and (old is None or obj.get("spec") is not old.get("spec")):
         yield from CHECKS[kind](obj)
 
 

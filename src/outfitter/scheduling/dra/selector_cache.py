@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NOTHING: Mapping[Any, Any] = {}
 QUESTIONS = 256  # that are remembered: claims are of few kinds
 ANSWERS = 1 << 16  # to each of them, before all are forgotten
-BUDGET = 400_000  # what the selectors of a pod may cost on all devices together, in Kubernetes' units: about 200 ms
+BUDGET = 320_000  # what the selectors of a pod may cost on all devices together, in Kubernetes' units: about 200 ms
 COSTLY = 10_000  # a question that cost more is not asked again before it has to be
 Source = Callable[[Iterable["PublishedDevice"]], list[Hashable]]
 
