@@ -14,8 +14,9 @@ from typing import Any
 import click
 
 import outfitter
-from outfitter.cli import broken_pipe, params, time_format
+from outfitter.cli import broken_pipe, params
 from outfitter.cli.config import config
+from outfitter.cli.install.command import install
 from outfitter.cli.scan import scan
 from outfitter.errors import Invalid, OutfitterError
 
@@ -94,22 +95,9 @@ def commands(up: Up, roles: Sequence[click.Command] = ()) -> click.Group:
            kubeconfig=kubeconfig, accept_lost_writes=accept_lost_writes, limits=limits, verbose=verbose)
 
     for command in (*roles, _get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
-                    _device, _history, _providers, scan, config, _doctor, _version):
+                    _device, _history, _providers, scan, config, _doctor, install, _version):
         outfit.add_command(command)
     return outfit
-
-
-def _connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Accepts -n and --kubeconfig after the command too."""
-
-    def remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
-        if value:
-            context.obj[option.name] = value
-
-    for names, metavar, text in ((("--kubeconfig",), "FILE", "How to reach the API server."),
-                                 (("-n", "--namespace"), "NAME", "The namespace.")):
-        command = click.option(*names, metavar=metavar, expose_value=False, callback=remember, help=text)(command)
-    return command
 
 
 def _run_command(context: click.Context, name: str, *arguments: Any, **options: Any) -> None:
@@ -122,18 +110,6 @@ def _run_command(context: click.Context, name: str, *arguments: Any, **options: 
     client.run(context, lambda connected: getattr(commands, function)(connected, *arguments, **options))
 
 
-class _Seconds(click.ParamType):  # type: ignore[type-arg]
-    """A duration as kubectl accepts it; a plain number is seconds."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return time_format.parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command("get")
 @click.argument("words", nargs=-1, required=True, metavar="KIND[,KIND] [NAME...] | KIND/NAME...")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In every namespace.")
@@ -141,7 +117,7 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
               help="How to show them (default: table).")
 @click.option("-l", "--selector", "labels", default="", metavar="SELECTOR", help="Only with these labels.")
 @click.option("--field-selector", "fields", default="", metavar="SELECTOR", help="Only with these fields.")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _get(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Show objects."""
@@ -151,7 +127,7 @@ def _get(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
 @click.command("apply")
 @click.option("-f", "--filename", "files", multiple=True, required=True, type=params.Named(), metavar="FILE|DIR|-",
               help="What to apply.")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _apply(context: click.Context, files: tuple[str, ...]) -> None:
     """Create or update objects from files."""
@@ -164,9 +140,9 @@ def _apply(context: click.Context, files: tuple[str, ...]) -> None:
               help="Delete the objects of a file.")
 @click.option("--wait/--no-wait", default=True, help="Wait until the objects are gone, and print what blocks them.")
 @click.option(
-    "--timeout", type=_Seconds(), metavar="SECONDS|5m", help="How long to wait; 0 means no limit (default: no limit)."
+    "--timeout", type=params.Seconds(), metavar="SECONDS|5m", help="How long to wait; 0 means no limit (default: no limit)."
 )
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _delete(
     context: click.Context, words: tuple[str, ...], files: tuple[str, ...], wait: bool, timeout: float | None
@@ -181,7 +157,7 @@ def _delete(
 
 @click.command("describe")
 @click.argument("words", nargs=-1, required=True, metavar="KIND NAME... | KIND/NAME...")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _describe(context: click.Context, words: tuple[str, ...]) -> None:
     """Show an object in full, with its events."""
@@ -193,7 +169,7 @@ def _describe(context: click.Context, words: tuple[str, ...]) -> None:
 @click.option("-l", "--long", is_flag=True, help="List every host and every device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show it (default: text).")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Explain why a VM, pod or claim waits, or show what it holds."""
@@ -206,7 +182,7 @@ def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
 @click.option("-l", "--long", is_flag=True, help="List every host and every device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show it (default: text).")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> None:
     """Show where VMs would go and which devices they would get."""
@@ -230,7 +206,7 @@ def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> 
 @click.option("--migration-target", "arriving", is_flag=True, help="Print the domain of the migration target instead.")
 @click.option("--guest-metadata", is_flag=True, help="Print the guest's metadata of its tagged devices instead.")
 @click.option("--drive", type=params.Named(), metavar="FILE", help="Write the image of its config drive to a file instead.")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _domxml(context: click.Context, /, name: str | None, file: str | None, **options: Any) -> None:
     """Print the libvirt domain of a VMI."""
@@ -254,7 +230,7 @@ STATES = ("free", "held", "reserved", "quarantined", "unclean", "unlisted", "van
 @click.option("-o", "--output", "how", type=click.Choice(["table", "wide", "tree", "json"]), default="table",
               help="How to show them (default: table).")
 @click.option("--all", "everything", is_flag=True, help="Include devices that are not offered, with the reason.")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _devices(context: click.Context, /, **options: Any) -> None:
     """Show every device, its location and its holder."""
@@ -271,7 +247,7 @@ def _device_verb(name: str, text: str, *, reason: bool) -> None:
         _run_command(context, f"device.out_of_service.{name}", words, **options)
 
     run.__doc__ = text
-    command = _connection_options(click.pass_context(run))
+    command = params.connection_options(click.pass_context(run))
     if reason:
         command = click.option("--reason", default="", metavar="TEXT", help="The reason, shown to users.")(command)
     command = click.argument("words", nargs=-1, required=True, metavar="[NODE/]DEVICE...")(command)
@@ -292,7 +268,7 @@ def _vm() -> None:
 
 @_vm.command("list")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In every namespace.")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _vm_list(context: click.Context, everywhere: bool) -> None:
     """Show VMs with status, node, devices and reason."""
@@ -308,11 +284,11 @@ def _vm_verb(name: str, text: str, *more: Callable[[Callable[..., Any]], Callabl
         _run_command(context, f"vm.commands.{name.replace('-', '_')}", names, **options)
 
     run.__doc__ = text
-    command = _connection_options(click.pass_context(run))
+    command = params.connection_options(click.pass_context(run))
     command = click.option("--dry-run", is_flag=True, help="Check whether the action is possible, and do nothing.")(command)
     for option in reversed(more):
         command = option(command)
-    command = click.option("--timeout", type=_Seconds(), metavar="SECONDS|5m",
+    command = click.option("--timeout", type=params.Seconds(), metavar="SECONDS|5m",
                            help="How long to --wait; 0 means no limit (default: 5m plus the guests' grace period).")(command)
     command = click.option("--wait", is_flag=True, help="Wait until it is done, and print what blocks it.")(command)
     _vm.command(name)(click.argument("names", nargs=-1, required=True, metavar="NAME...")(command))
@@ -342,7 +318,7 @@ _vm_verb("reset", "Reset VMs without asking their guests.")
 
 @_vm.command("devices")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _vm_devices(context: click.Context, names: tuple[str, ...]) -> None:
     """Show the devices that VMs request and have."""
@@ -353,7 +329,7 @@ def _vm_devices(context: click.Context, names: tuple[str, ...]) -> None:
 @click.argument("word", metavar="[NODE/]DEVICE")
 @click.option("-o", "--output", "how", type=click.Choice(["table", "json"]), default="table",
               help="How to show it (default: table).")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _history(context: click.Context, word: str, how: str) -> None:
     """Show a device's current and past bookings, and how they ended."""
@@ -364,7 +340,7 @@ def _history(context: click.Context, word: str, how: str) -> None:
 @click.option("--node", metavar="NAME", help="Only those of this node.")
 @click.option("-o", "--output", "how", type=click.Choice(["table", "tree", "json"]), default="table",
               help="How to show them (default: table).")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _providers(context: click.Context, node: str | None, how: str) -> None:
     """Show hosts and devices as Placement counts them."""
@@ -376,7 +352,7 @@ def _providers(context: click.Context, node: str | None, how: str) -> None:
 @click.argument("provider")
 @click.argument("count", type=click.IntRange(min=0), metavar="N")
 @click.option("--class", "resource_class", metavar="CLASS", help="Which of its resource classes, if it has several.")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _providers_reserve(context: click.Context, provider: str, count: int, resource_class: str | None) -> None:
     """Reserve N devices of a provider."""
@@ -397,7 +373,7 @@ def _providers_reserve(context: click.Context, provider: str, count: int, resour
 @click.option("-o", "--output", "how", type=click.Choice(["table", "json", "yaml"]), default="table",
               help="How to show the findings (default: table).")
 @click.option("--explain", "code", metavar="CODE", help="Explain a code instead.")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _doctor(context: click.Context, /, code: str | None, **options: Any) -> None:
     """Check the cluster or this host, and show remedies."""
@@ -413,7 +389,7 @@ def _doctor(context: click.Context, /, code: str | None, **options: Any) -> None
 @click.option("--client", "only_client", is_flag=True, help="Do not ask the server.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show them (default: text).")
-@_connection_options
+@params.connection_options
 @click.pass_context
 def _version(context: click.Context, only_client: bool, how: str) -> None:
     """Print the versions of this program and of the server."""

@@ -1,5 +1,8 @@
-"""What `outfit install` writes to a cluster, as objects: built from the same tables as the embedded mode, so that both behave
-the same.
+"""What `outfit install` puts into a Kubernetes cluster, as wire objects, and how it gets there: `manifests.objects(options)`
+lists every object in the order of installation, `rbac.py` the rights of each role, `apply.py`, `remove.py` and `diff.py`
+bring a cluster to that list. Starts no role and reads no host. Called by
+`cli/install` and by the script that writes `deploy/`.
 
-    crds.definitions()     # the CustomResourceDefinitions, to be applied first
+    objects = manifests.objects(InstallOptions(image="registry.example.com/outfitter:0.1.0"))
+    await apply.apply(kube, objects, ...)
 """

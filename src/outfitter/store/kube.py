@@ -25,6 +25,7 @@ PATCHES: dict[base.PatchType, str] = {
     "json": "application/json-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
+APPLY = "application/apply-patch+yaml"  # JSON is YAML too
 
 
 class Kube:
@@ -94,6 +95,12 @@ class Kube:
     ) -> Object:
         path = _path_of(kind, namespace, name, subresource)
         return await self._client.request("PATCH", path, {**self._validation, **_dry(dry_run)}, patch, PATCHES[how])
+
+    async def apply(self, kind: Kind, obj: Object, *, field_manager: str, dry_run: bool = False) -> Object:
+        """Server-side apply: the fields of `obj` become as written, and belong to `field_manager`; fields of others stay."""
+        path = _path_of(kind, _namespace(kind, obj), obj["metadata"]["name"])
+        query = {**self._validation, **_dry(dry_run), "fieldManager": field_manager, "force": "true"}
+        return await self._client.request("PATCH", path, query, _whole(kind, obj), APPLY)
 
     async def call_subresource(self, kind: Kind, name: str, action: str, options: Object, namespace: str = "") -> None:
         """PUT to a subresource that performs an action (start, pause); the answer is ignored."""

@@ -1,0 +1,1 @@
+"""`outfit install`: `command` parses its arguments, `actions` does what they ask."""

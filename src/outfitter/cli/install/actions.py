@@ -1,0 +1,71 @@
+"""What `outfit install` does: prints, applies, compares or removes what `outfitter.install` lists. Called by
+`command.py`, which parses the arguments."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from outfitter.api.kinds import Object
+from outfitter.cli.client import Client
+from outfitter.errors import CommandFailed, OutfitterError
+from outfitter.install import apply as application
+from outfitter.install import diff as comparison
+from outfitter.install import manifests
+from outfitter.install import remove as removal
+from outfitter.install.names import InstallOptions
+from outfitter.inventory import config as configuration
+from outfitter.store.clock import SystemClock
+
+DIFFERENT, FAILED = 1, 2  # exit status of --diff, as of kubectl diff
+
+
+def options(namespace: str | None, config: Path | None, **given: Any) -> InstallOptions:
+    """The options of an installation; a configuration file that no role could read is refused here."""
+    if namespace is not None:
+        given["namespace"] = namespace
+    if config is not None:
+        try:
+            given["config"] = config.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandFailed(f"{config} cannot be read: {error}") from error
+        configuration.parse(given["config"], str(config))
+    return InstallOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def print_yaml(chosen: InstallOptions) -> None:
+    click.echo(as_yaml(manifests.objects(chosen)), nl=False)
+
+
+def as_yaml(objects: list[Object]) -> str:
+    plain = json.loads(json.dumps(objects))  # what two objects share would be written as an anchor
+    return yaml.safe_dump_all(plain, sort_keys=False, width=120, explicit_start=True)
+
+
+async def apply(client: Client, chosen: InstallOptions, *, timeout: float) -> None:
+    await application.apply(
+        client.store, manifests.objects(chosen), chosen.namespace, click.echo, clock=SystemClock(), timeout=timeout
+    )
+    click.echo(f"outfitter is installed; its pods: outfit get pods -n {chosen.namespace}")
+
+
+async def diff(client: Client, chosen: InstallOptions) -> None:
+    different = False
+    try:
+        async for text in comparison.differences(client.store, manifests.objects(chosen)):
+            different = True
+            click.echo(text, nl=False)
+    except OutfitterError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(FAILED)
+    if different:
+        sys.exit(DIFFERENT)
+
+
+async def remove(client: Client, *, timeout: float, force: bool) -> None:
+    await removal.remove(client.store, click.echo, clock=SystemClock(), timeout=timeout, force=force)

@@ -1,0 +1,211 @@
+"""The rights of each role, least first: what its code asks of the API server and nothing else, with the reason where the code
+does not show it. A right that is missing makes a role fail, one that is not used is one too many: `tests/install` holds both.
+
+Rights of users are in `user_roles.py`. What RBAC cannot express, that a node agent writes for its own node only, is in
+`node_policy.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outfitter.api import kinds
+from outfitter.api.device import DRIVER
+from outfitter.api.kinds import Kind, Object
+from outfitter.install import names
+from outfitter.install.names import InstallOptions
+from outfitter.scheduling import config as scheduling_config
+from outfitter.scheduling.nova import flavor_claim
+
+GROUP = "rbac.authorization.k8s.io"
+READ = "get list watch"
+KUBE_SYSTEM = "kube-system"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """PolicyRules of one service account."""
+
+    cluster: tuple[Object, ...]  # in every namespace
+    own: tuple[Object, ...] = ()  # in the namespace of the installation
+    system: tuple[Object, ...] = ()  # in kube-system
+
+
+def rule(resource: Kind | str, verbs: str, *, subresource: str = "", only: Sequence[str] = (), group: str = "") -> Object:
+    """One PolicyRule. `resource` is a kind, or a plural of `group`."""
+    plural, group = (resource.plural, resource.group) if isinstance(resource, Kind) else (resource, group)
+    return {
+        "apiGroups": [group],
+        "resources": [f"{plural}/{subresource}" if subresource else plural],
+        **({"resourceNames": list(only)} if only else {}),
+        "verbs": verbs.split(),
+    }
+
+
+EVENTS = rule(kinds.EVENT, "create patch")
+# Bookings of a page that ends are recorded with the same write.
+BOOKS = (rule(kinds.LEDGER_PAGE, f"{READ} create update"), rule(kinds.PAST_BOOKING, "get create update"))
+# An owner reference with blockOwnerDeletion needs this where OwnerReferencesPermissionEnforcement is on, as in OpenShift.
+OWNS = (rule(kinds.VM, "update", subresource="finalizers"), rule(kinds.VMI, "update", subresource="finalizers"))
+
+
+def controller() -> Rights:
+    return Rights(
+        cluster=(
+            EVENTS,
+            *BOOKS,
+            *OWNS,
+            rule(kinds.POD, f"{READ} create delete"),
+            rule(kinds.NODE, READ),
+            rule(kinds.VM, f"{READ} patch"),
+            rule(kinds.VM, "patch", subresource="status"),
+            rule(kinds.VMI, f"{READ} create patch delete"),
+            rule(kinds.VMI, "patch", subresource="status"),
+            rule(kinds.KUBEVIRT, READ),
+            rule(kinds.FLAVOR, READ),
+            rule(kinds.RESOURCE_CLAIM, f"{READ} create delete"),
+            # reservedFor of a claim that a VM keeps while it is stopped; Kubernetes 1.36 asks for both.
+            rule(kinds.RESOURCE_CLAIM, "patch", subresource="status"),
+            rule(kinds.RESOURCE_CLAIM, "patch", subresource="binding"),
+            rule(kinds.RESOURCE_CLAIM_TEMPLATE, READ),
+            rule(kinds.RESOURCE_SLICE, READ),
+            rule(kinds.NETWORK_ATTACHMENT, "get"),
+            rule(kinds.DEVICE_CLASS, "get", only=[flavor_claim.CLASS]),
+        ),
+        # `create` cannot be limited to a name.
+        own=(rule(kinds.LEASE, "create"), rule(kinds.LEASE, "get update", only=[names.LEASE])),
+        # Aliases and scheduling policy, where users and `outfit plan` read them; the installation creates both.
+        system=(rule(kinds.CONFIG_MAP, "patch", only=[flavor_claim.ALIASES_CONFIG_MAP, scheduling_config.NAME]),),
+    )
+
+
+def webhook() -> Rights:
+    versions = [f"{version}.{names.SUBRESOURCES}" for version in names.SUBRESOURCE_VERSIONS]
+    configurations = "get list watch patch"
+    admission = "admissionregistration.k8s.io"
+    return Rights(
+        cluster=(
+            # What the rules of admission look up.
+            *(
+                rule(kind, READ)
+                for kind in (
+                    kinds.KUBEVIRT,
+                    kinds.NODE,
+                    kinds.POD,
+                    kinds.LEDGER_PAGE,
+                    kinds.FLAVOR,
+                    kinds.RESOURCE_CLAIM,
+                    kinds.RESOURCE_CLAIM_TEMPLATE,
+                    kinds.DEVICE_CLASS,
+                    kinds.RESOURCE_SLICE,
+                )
+            ),
+            rule(kinds.NETWORK_ATTACHMENT, "get"),
+            # What virtctl asks of VMs: the caller's right to it is reviewed first.
+            rule(kinds.VM, "get patch"),
+            rule(kinds.VM, "patch", subresource="status"),
+            rule(kinds.VMI, "get patch"),
+            rule(kinds.VMI, "patch", subresource="status"),
+            rule("subjectaccessreviews", "create", group="authorization.k8s.io"),
+            # Its CA, in what the API server calls it by.
+            rule("validatingwebhookconfigurations", configurations, group=admission, only=[names.WEBHOOK_CONFIGURATION]),
+            rule("mutatingwebhookconfigurations", configurations, group=admission, only=[names.WEBHOOK_CONFIGURATION]),
+            rule("apiservices", configurations, group="apiregistration.k8s.io", only=versions),
+        ),
+        # The installation creates the Secret, empty.
+        own=(rule(kinds.SECRET, "get list watch update patch", only=[names.CERTIFICATE]),),
+        # The CA and the headers by which the API server names its users.
+        system=(rule(kinds.CONFIG_MAP, READ, only=["extension-apiserver-authentication"]),),
+    )
+
+
+def node() -> Rights:
+    """Limited to the agent's own node by `node_policy`."""
+    return Rights(
+        cluster=(
+            EVENTS,
+            *BOOKS,
+            rule(kinds.PAST_BOOKING, "list delete"),  # history expires
+            # Objects of its node; one that cannot be read is deleted and written again.
+            rule(kinds.LEDGER_PAGE, "delete"),
+            rule(kinds.PROVIDER_TREE, f"{READ} create update delete"),
+            rule(kinds.HOST_INVENTORY, f"{READ} create update delete"),
+            rule(kinds.RESOURCE_SLICE, f"{READ} create update delete"),
+            rule(kinds.POD, READ),
+            rule(kinds.NODE, READ),
+            rule(kinds.VM, "get"),
+            rule(kinds.VMI, READ),
+            rule(kinds.VMI, "patch", subresource="status"),
+            rule(kinds.RESOURCE_CLAIM, READ),
+            # status.devices of what this driver prepared; Kubernetes 1.36 asks for the driver's name and the agent's own node.
+            rule(kinds.RESOURCE_CLAIM, "patch", subresource="status"),
+            rule(kinds.RESOURCE_CLAIM, "associated-node:patch", subresource="driver", only=[DRIVER]),
+        )
+    )
+
+
+def simulation() -> Rights:
+    """What `outfit node --simulate` needs besides the rights of a node agent, because it plays the kubelets and the networks of
+    its nodes. For trying out; not for a cluster with real workloads: it reads Secrets, as a kubelet does."""
+    return Rights(
+        cluster=(
+            rule(kinds.NODE, "create patch"),
+            rule(kinds.NODE, "patch", subresource="status"),
+            rule(kinds.POD, "patch delete"),
+            rule(kinds.POD, "patch", subresource="status"),
+            rule(kinds.SECRET, "get"),
+            rule(kinds.NETWORK_ATTACHMENT, "get"),
+        )
+    )
+
+
+def objects(options: InstallOptions) -> list[Object]:
+    """Service accounts, roles and their bindings."""
+    accounts = {names.CONTROLLER: controller(), names.WEBHOOK: webhook(), names.NODE: node()}
+    if options.simulation:
+        accounts[names.SIMULATION] = simulation()
+    out = [obj for account, rights in accounts.items() for obj in _bound(account, rights, options)]
+    if options.simulation:
+        out.append(_binding(f"{names.SIMULATION}-node", names.NODE, names.SIMULATION, options))
+    return out
+
+
+def _bound(account: str, rights: Rights, options: InstallOptions) -> list[Object]:
+    """A service account and its roles, which have its name."""
+    out = [_service_account(account, options)]
+    for namespace, rules in (("", rights.cluster), (options.namespace, rights.own), (KUBE_SYSTEM, rights.system)):
+        if rules:
+            out += [_role(account, rules, namespace), _binding(account, account, account, options, namespace=namespace)]
+    return out
+
+
+def _service_account(name: str, options: InstallOptions) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": names.metadata(name, _component(name), namespace=options.namespace),
+    }
+
+
+def _role(name: str, rules: Sequence[Object], namespace: str) -> Object:
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "Role" if namespace else "ClusterRole",
+        "metadata": names.metadata(name, _component(name), namespace=namespace),
+        "rules": list(rules),
+    }
+
+
+def _binding(name: str, role: str, account: str, options: InstallOptions, *, namespace: str = "") -> Object:
+    """Of a role in a namespace, or ("") of the cluster."""
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+        "metadata": names.metadata(name, _component(account), namespace=namespace),
+        "roleRef": {"apiGroup": GROUP, "kind": "Role" if namespace else "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": options.namespace}],
+    }
+
+
+def _component(account: str) -> str:
+    return account.removeprefix("outfitter-")

@@ -1,0 +1,148 @@
+"""Remove an installation: everything that carries our label, in the reverse order of installation, with what node agents
+published. VMs and bookings are users': while there are any, removal is refused, or with `force` they are ended first."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from outfitter.api import kinds
+from outfitter.api.device import DRIVER
+from outfitter.api.kinds import Kind, Object
+from outfitter.api.page import Page
+from outfitter.errors import CommandFailed, NotFound, TimedOut
+from outfitter.install import apply, names, preflight, resources
+from outfitter.install.apply import POLL, Report
+from outfitter.store.clock import Clock
+from outfitter.store.kube import Kube
+
+MOST_SHOWN = 5
+SIMULATED = "outfitter.dev/simulated=true"  # label of nodes that `outfit node --simulate` created
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """What users have that would be lost."""
+
+    machines: tuple[tuple[Kind, str, str], ...]  # kind, namespace, name
+    bookings: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.machines or self.bookings)
+
+    def __str__(self) -> str:
+        parts = (
+            _counted(
+                [f"{kind.singular}/{name} in {namespace}" for kind, namespace, name in self.machines], "VM and VMI objects"
+            ),
+            _counted(self.bookings, "bookings of devices"),
+        )
+        return " and ".join(filter(None, parts))
+
+
+def _counted(items: list[str] | tuple[str, ...], what: str) -> str:
+    more = ", ..." if len(items) > MOST_SHOWN else ""
+    return f"{len(items)} {what} ({', '.join(items[:MOST_SHOWN])}{more})" if items else ""
+
+
+async def remove(kube: Kube, report: Report, *, clock: Clock, timeout: float, force: bool) -> None:
+    """CommandFailed: something is in use. An interrupted removal is completed by the next call."""
+    await preflight.check_rights(kube)
+    if in_use := await _in_use(kube):
+        if not force:
+            raise CommandFailed(f"there are {in_use}: stop and delete them first, or remove them too with --force")
+        report(f"warning: removing {in_use}")
+        await _end_machines(kube, report, clock, timeout)
+    calls_us = [kind for kind in resources.INSTALLED if kind.kind.endswith("WebhookConfiguration")]
+    rest = [kind for kind in reversed(resources.INSTALLED) if kind not in resources.KEPT and kind not in calls_us]
+    for kind in (*calls_us, *rest):
+        for key in await apply.installed(kube, kind):
+            await _delete(kube, key, report)
+    slices, nodes = (
+        await kube.list(kinds.RESOURCE_SLICE, fields=f"spec.driver={DRIVER}"),
+        await kube.list(kinds.NODE, labels=SIMULATED),
+    )
+    for kind, found in ((kinds.RESOURCE_SLICE, slices), (kinds.NODE, nodes)):
+        for obj in found.items:
+            await _delete(kube, (kind, "", obj["metadata"]["name"]), report)
+    for kind in reversed(resources.KEPT):  # the definitions, then the namespace
+        keys = await apply.installed(kube, kind)
+        for key in keys:
+            await _delete(kube, key, report)
+        for key in keys:
+            await _gone(kube, key, clock, timeout)
+
+
+async def _in_use(kube: Kube) -> InUse:
+    machines = [
+        (kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
+        for kind in (kinds.VM, kinds.VMI)
+        for obj in await _all(kube, kind)
+    ]
+    bookings = [
+        f"{booking.device.device} on {page.host} for {booking.holder.kind} {booking.holder.namespace}/{booking.holder.name}"
+        for page in map(Page, await _all(kube, kinds.LEDGER_PAGE))
+        for booking in page.bookings
+    ]
+    return InUse(tuple(machines), tuple(bookings))
+
+
+async def _all(kube: Kube, kind: Kind) -> list[Object]:
+    """Objects of one of our kinds; none where the definition is not ours or is gone."""
+    definition = await apply.read(kube, (resources.CRD, "", kind.resource))
+    if definition is None or not names.managed(definition):
+        return []
+    try:
+        return (await kube.list(kind)).items
+    except NotFound:
+        return []
+
+
+async def _end_machines(kube: Kube, report: Report, clock: Clock, timeout: float) -> None:
+    """Delete VMs and VMIs and give the controllers time to stop them; what is left then is deleted without them."""
+    for kind in (kinds.VM, kinds.VMI):
+        for obj in await _all(kube, kind):
+            await _delete(kube, (kind, obj["metadata"]["namespace"], obj["metadata"]["name"]), report)
+
+    async def ended() -> bool:
+        return not [obj for kind in (kinds.VM, kinds.VMI) for obj in await _all(kube, kind)]
+
+    if await _waited(ended, clock, timeout):
+        return
+    for kind in (kinds.VM, kinds.VMI):
+        for obj in await _all(kube, kind):
+            meta = obj["metadata"]
+            report(
+                f"warning: {kind.singular}/{meta['name']} in {meta['namespace']} did not end in {timeout:g} s: removed "
+                "without its controller; a domain of it may still run on its host"
+            )
+            try:
+                await kube.patch(kind, meta["name"], {"metadata": {"finalizers": None}}, meta["namespace"])
+            except NotFound:
+                continue
+
+
+async def _delete(kube: Kube, key: resources.Key, report: Report) -> None:
+    kind, namespace, name = key
+    try:
+        await kube.delete(kind, name, namespace, propagation="Background")
+    except NotFound:
+        return
+    report(f"{resources.title(key)} removed")
+
+
+async def _gone(kube: Kube, key: resources.Key, clock: Clock, timeout: float) -> None:
+    async def gone() -> bool:
+        return await apply.read(kube, key) is None
+
+    if not await _waited(gone, clock, timeout):
+        raise TimedOut(f"{resources.title(key)} is still being deleted after {timeout:g} s; the same command goes on from here")
+
+
+async def _waited(condition: Callable[[], Awaitable[bool]], clock: Clock, timeout: float) -> bool:
+    until = clock.monotonic() + timeout
+    while not await condition():
+        if clock.monotonic() > until:
+            return False
+        await clock.sleep(POLL)
+    return True
