@@ -7,7 +7,6 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.install import names, node_policy, rbac, user_roles, webhooks, workloads
 from outfitter.install.names import InstallOptions
-from outfitter.scheduling import config as scheduling_config
 from outfitter.scheduling.nova import flavor_claim
 
 
@@ -19,7 +18,7 @@ def objects(options: InstallOptions) -> list[Object]:
         *rbac.objects(options),
         *user_roles.objects(),
         _labelled(flavor_claim.device_class()),
-        *published_settings(),
+        aliases(),
         *workloads.objects(options),
         *webhooks.objects(options),
     ]
@@ -31,17 +30,11 @@ def definitions(options: InstallOptions) -> list[Object]:
     return [_labelled(kinds.crd(kind)) for kind in ours if not (options.companion and kind.group == kinds.VM.group)]
 
 
-def published_settings() -> list[Object]:
-    """ConfigMaps in which the controller publishes its aliases and its policy; created here, because a right to create one
-    cannot be limited to a name."""
-    found = (
-        (flavor_claim.ALIASES_CONFIG_MAP, flavor_claim.ALIASES_NAMESPACE),
-        (scheduling_config.NAME, scheduling_config.NAMESPACE),
-    )
-    return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": names.metadata(name, "controller", namespace=namespace)}
-        for name, namespace in found
-    ]
+def aliases() -> Object:
+    """The ConfigMap in which the controller publishes its aliases; created here, because a right to create one cannot be
+    limited to a name."""
+    meta = names.metadata(flavor_claim.ALIASES_CONFIG_MAP, "controller", namespace=flavor_claim.ALIASES_NAMESPACE)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
 
 
 def _labelled(obj: Object) -> Object:

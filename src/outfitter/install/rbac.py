@@ -14,7 +14,6 @@ from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Kind, Object
 from outfitter.install import names
 from outfitter.install.names import InstallOptions
-from outfitter.scheduling import config as scheduling_config
 from outfitter.scheduling.nova import flavor_claim
 
 GROUP = "rbac.authorization.k8s.io"
@@ -74,8 +73,8 @@ def controller() -> Rights:
         ),
         # `create` cannot be limited to a name.
         own=(rule(kinds.LEASE, "create"), rule(kinds.LEASE, "get update", only=[names.LEASE])),
-        # Aliases and scheduling policy, where users and `outfit plan` read them; the installation creates both.
-        system=(rule(kinds.CONFIG_MAP, "patch", only=[flavor_claim.ALIASES_CONFIG_MAP, scheduling_config.NAME]),),
+        # Aliases, where users and `outfit plan` read them; the installation creates the ConfigMap.
+        system=(rule(kinds.CONFIG_MAP, "patch", only=[flavor_claim.ALIASES_CONFIG_MAP]),),
     )
 
 
