@@ -3,9 +3,8 @@ API server call us comes last, so that an interrupted installation stops no one 
 
 from __future__ import annotations
 
-from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.install import names, node_policy, rbac, user_roles, webhooks, workloads
+from outfitter.install import crds, names, node_policy, rbac, user_roles, webhooks, workloads
 from outfitter.install.names import InstallOptions
 from outfitter.scheduling.nova import flavor_claim
 
@@ -13,7 +12,7 @@ from outfitter.scheduling.nova import flavor_claim
 def objects(options: InstallOptions) -> list[Object]:
     return [
         workloads.namespace(options),
-        *definitions(options),
+        *map(_labelled, crds.definitions(kubevirt=not options.companion)),
         *node_policy.objects(options),
         *rbac.objects(options),
         *user_roles.objects(),
@@ -22,12 +21,6 @@ def objects(options: InstallOptions) -> list[Object]:
         *workloads.objects(options),
         *webhooks.objects(options),
     ]
-
-
-def definitions(options: InstallOptions) -> list[Object]:
-    """The CRDs; beside KubeVirt without its own."""
-    ours = [kind for kind in kinds.ALL if not kind.builtin and kind != kinds.NETWORK_ATTACHMENT]
-    return [_labelled(kinds.crd(kind)) for kind in ours if not (options.companion and kind.group == kinds.VM.group)]
 
 
 def aliases() -> Object:
