@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import outfitter
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.page import Booking, Holder, Limits, Page
@@ -109,6 +110,14 @@ async def test_unassignable_device_has_a_reason(bench: Bench) -> None:
     reasons = {each["address"]: each["reason"] for each in inventory["spec"]["withheld"]}
     assert reasons == {"0000:3b:00.0": "is listed by no entry of device_spec",
                        "0000:65:00.0": "is listed by no entry of device_spec"}
+
+
+async def test_an_inventory_tells_whether_the_host_has_an_iommu(bench: Bench) -> None:
+    await bench.start(host(NIC % 1))
+    spec = (await bench.store.get(kinds.HOST_INVENTORY, "a"))["spec"]
+    assert (spec["iommu"], spec["agentVersion"]) == (True, outfitter.__version__)
+    await bench.start(host(DISK.replace("driver: nvme", "driver: nvme, iommuGroup: none")))
+    assert (await bench.store.get(kinds.HOST_INVENTORY, "a"))["spec"]["iommu"] is False
 
 
 async def test_warnings_of_a_host_are_published(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

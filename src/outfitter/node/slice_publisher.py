@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import outfitter
 from outfitter.api import kinds, providers
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Page
@@ -22,6 +23,7 @@ from outfitter.inventory.assignable import WithheldDevice
 from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.numa_cells import HostCell
+from outfitter.inventory.pci import HostDevice
 from outfitter.inventory.simulation import driver_profile
 from outfitter.node import slice_repair
 from outfitter.node.agent_host import AgentHost
@@ -329,14 +331,19 @@ def _taints(host: AgentHost, found: HostDevices, page: Page) -> dict[str, list[O
 
 def _inventory(host: AgentHost, publication: HostPublication, devices: Sequence[Object]) -> Object:
     """What slices do not contain: devices that are not offered and why, devices that stay until they are free, warnings. And
-    which devices the host has published, so that a device in a slice of another writer is not taken for one of the host's."""
+    which devices the host has published, so that a device in a slice of another writer is not taken for one of the host's. And,
+    for `outfit doctor`, whether the host has an IOMMU, and the version that published it."""
     found, cells = publication.devices, publication.cells
+    every = [*(entry.device for entry in found.offered), *(entry.device for entry in found.withheld)]
+    groups = [device.iommu_group for device in every if isinstance(device, HostDevice)]
     return {
         "apiVersion": kinds.HOST_INVENTORY.api_version, "kind": kinds.HOST_INVENTORY.kind, "metadata": {"name": host.name},
         "spec": {"withheld": [_withheld(each) for each in found.withheld],
                  "left": [{"device": name, "what": what} for name, what in found.left.items()],
                  "warnings": list(publication.warnings),
                  "published": {"driver": host.driver, "devices": sorted(device["name"] for device in devices)},
+                 **({"iommu": any(group is not None for group in groups)} if groups else {}),
+                 "agentVersion": outfitter.__version__,
                  **({"cells": [each.to_object() for each in cells]} if cells else {})},
     }
 

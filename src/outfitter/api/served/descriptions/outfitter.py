@@ -88,6 +88,8 @@ FIELDS: Mapping[str, str] = {
     "HostInventory.spec.published": "The devices that it publishes in slices; the scheduler uses no others of its pool.",
     "published.driver": "The driver of the slices.",
     "published.devices": "The devices, by name.",
+    "HostInventory.spec.iommu": "Whether it has an IOMMU; without one no device can be passed through.",
+    "HostInventory.spec.agentVersion": "The version of outfitter that published it.",
     "HostInventory.spec.cells": "Its NUMA cells.",
     "cells.id": "The cell's number.",
     "cells.cpus": "CPUs that VMs may have as dedicated ones, such as 4-15.",

@@ -27,6 +27,6 @@ SHAPES: Mapping[str, Shape] = {
     "HostInventory": {"spec!": {
         "withheld": [WITHHELD], "left": [{"device!": str, "what!": str}], "warnings": TEXTS,
         "published": {"driver": str, "devices": TEXTS},
-        "cells": [{"id!": int, "cpus!": str, "socket": int}]}},
+        "cells": [{"id!": int, "cpus!": str, "socket": int}], "iommu": bool, "agentVersion": str}},
     "Flavor": {"spec!": {"vcpus": int, "memory": str, "disk": str, "extraSpecs": {"*": str}}},
 }
