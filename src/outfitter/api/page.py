@@ -212,11 +212,15 @@ class Page:
 
         return self._changed(change)
 
-    def with_contested(self, uid: str, held: DeviceId, contested: DeviceId) -> Object:
-        """The page on which what one holder has prepared of a device is recorded as in the way of another claim, which was
-        allocated `contested`: the same device, or the same hardware under another name."""
-        return self._changed(lambda booking, raw: {**raw, "contested": contested.device} if (
-            booking.holder.uid, booking.device, booking.state) == (uid, held, "prepared") else raw)
+    def with_contested(self, uid: str, wanted: Mapping[DeviceId, DeviceId]) -> Object:
+        """The page on which what others have prepared is recorded as in the way of one claim. `wanted`: device of a booking ->
+        the device that the claim was allocated: the same, or the same hardware under another name."""
+
+        def change(booking: Booking, raw: Object) -> Object:
+            held = booking.state == "prepared" and booking.counted and booking.holder.uid != uid
+            return {**raw, "contested": wanted[booking.device].device} if held and booking.device in wanted else raw
+
+        return self._changed(change)
 
     def with_hardware(self, uid: str, hardware: Mapping[DeviceId, tuple[str, ...]]) -> Object:
         """The page on which the bookings of one holder record what their devices are."""

@@ -87,10 +87,10 @@ async def set_state(
     return page.of(uid)
 
 
-async def contest(store: Store, host: str, uid: str, held: DeviceId, contested: DeviceId) -> None:
-    """Record that what a holder has prepared on this host is in the way of another claim, which was allocated `contested`: its
-    host taints the device until the holder is unprepared."""
-    await change_page(store, host, lambda page: page.with_contested(uid, held, contested))
+async def contest(store: Store, host: str, uid: str, wanted: Mapping[DeviceId, DeviceId]) -> None:
+    """Record that what other holders have prepared on this host is in the way of a claim (`Page.with_contested`): the host
+    taints these devices until their holders are unprepared."""
+    await change_page(store, host, lambda page: page.with_contested(uid, wanted))
 
 
 def hardware_rival(

@@ -1,5 +1,6 @@
 """A host whose claims the kubelet prepares: simulated hardware, its page and slices, the ledger mirror, and our DRA driver on
-sockets in a folder. The test allocates, as kube-scheduler does; a restart of the process keeps what is stored."""
+sockets in a folder. In memory the test allocates, as kube-scheduler does; on a cluster kube-scheduler does. A restart of the
+process keeps what is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host_audit import HostAudit
 from outfitter.node.kubelet.claim_driver import ClaimDriver
 from outfitter.node.kubelet.plugin import KubeletPlugin
-from outfitter.store.clock import ManualClock
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock, ManualClock, SystemClock
 from outfitter.store.memory import Memory
 from tests.ledger.unchecked_pages import UncheckedPages
 from tests.node.kubelet.kubelet_client import KubeletClient
@@ -50,11 +52,12 @@ def short_folder() -> Iterator[Path]:
 
 
 class DriverHost:
-    def __init__(self, folder: Path, client: KubeletClient, *, mirror: bool = True) -> None:
+    def __init__(self, folder: Path, client: KubeletClient, *, mirror: bool = True, store: Store | None = None) -> None:
         self.folder, self.client, self._mirror = folder, client, mirror
-        self.clock = ManualClock()
+        self.manual = ManualClock()
+        self.clock: Clock = SystemClock() if store is not None else self.manual
         self.runs = False
-        self.store = Memory(clock=self.clock, rules=UncheckedPages())
+        self.store = store or Memory(clock=self.clock, rules=UncheckedPages())
         self.kubelet_folder = folder / "kubelet"
         self.registry = self.kubelet_folder / "plugins_registry"
         self.socket = self.registry / f"{DRIVER}-reg.sock"
@@ -99,6 +102,7 @@ class DriverHost:
     async def settle(self) -> None:
         if not self.runs:
             return
+        assert isinstance(self.store, Memory)
         caches = self.store.watch_cache
         await settle(lambda kind: caches(kind).revision, self.context, [self.runner])
 
@@ -147,7 +151,8 @@ class DriverHost:
         return {claim: booking.state for (claim, _), booking in (await self.bookings()).items()}
 
     async def taints(self) -> dict[str, list[str]]:
-        await self.settle()
+        if isinstance(self.store, Memory):
+            await self.settle()
         slices = (await self.store.list(kinds.RESOURCE_SLICE)).items
         return {device["name"]: [taint["key"] for taint in device["taints"]] for part in slices
                 for device in part["spec"].get("devices") or () if device.get("taints")}

@@ -35,7 +35,7 @@ BOTH = [f"plugins/{DRIVER}/dra.sock", f"plugins_registry/{DRIVER}-reg.sock"]
 async def appears(node: DriverHost) -> None:
     """The watch looks once in a second of the clock that the test owns."""
     while not node.socket.exists():
-        node.clock.advance(plugins.CHECK_EVERY)
+        node.manual.advance(plugins.CHECK_EVERY)
         await asyncio.sleep(0)
 
 
@@ -70,7 +70,7 @@ async def test_what_is_removed_is_created_again(node: DriverHost, what: str) -> 
         node.endpoint.unlink()
         node.endpoint.parent.rmdir()
     for _ in range(3):  # without the kubelet there is nothing to do
-        node.clock.advance(plugins.CHECK_EVERY)
+        node.manual.advance(plugins.CHECK_EVERY)
         await asyncio.sleep(0)
     node.registry.mkdir(exist_ok=True)
     await appears(node)

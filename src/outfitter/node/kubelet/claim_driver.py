@@ -180,12 +180,13 @@ class ClaimDriver:
         return bool(outdated)
 
     async def _report_held(self, claim: Object, error: AlreadyHeld) -> None:
-        """Have the device tainted until its holder is unprepared, and record an event on the claim and its pods."""
+        """Have what is held tainted until its holder is unprepared, and record an event on the claim and its pods."""
         why: Rejection | None = error.rejection
-        if why is not None and why.holder is not None and why.device is not None:
-            for booking in (await book.read(self._store, self.host.name)).of(why.holder.uid):
-                if booking.state == "prepared" and str(booking.device) == why.detail.get("other", str(why.device)):
-                    await book.contest(self._store, self.host.name, why.holder.uid, booking.device, why.device)
+        wanted = {self.host.device(result["device"]): self.host.device(result["device"]) for result in self._own_results(claim)}
+        for booking in (await book.read(self._store, self.host.name)).bookings:
+            if why is not None and why.device is not None and str(booking.device) == why.detail.get("other"):
+                wanted[booking.device] = why.device  # the same hardware under another name
+        await book.contest(self._store, self.host.name, claim["metadata"]["uid"], wanted)
         message = f"{error.message}: claim {claim['metadata']['name']} gets it when that holder is unprepared"
         log.warning("%s: %s", self.host.name, message)
         namespace = claim["metadata"]["namespace"]
