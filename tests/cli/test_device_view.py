@@ -16,8 +16,8 @@ from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.cli import history, main, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import listing, text, tree, view
-from outfitter.cli.device.view import STATES, DeviceList, ListedDevice, device_list
 from outfitter.errors import BadRequest, NotFound
+from outfitter.ledger.device_list import STATES, DeviceList, ListedDevice, device_list
 from outfitter.ledger.history import HistoryEntry
 from outfitter.store.base import Listing
 

@@ -109,6 +109,9 @@ PROVIDER_TREE = Kind("outfitter.dev", "v1alpha1", "ProviderTree", "providertrees
 HOST_INVENTORY = Kind("outfitter.dev", "v1alpha1", "HostInventory", "hostinventories", namespaced=False, short=("inventory",),
                       has_status=False, builtin=False)
 FLAVOR = Kind("outfitter.dev", "v1alpha1", "Flavor", "flavors", namespaced=False, has_status=False, builtin=False)
+# Free and held devices of a pool, without holders: computed by the aggregated API when it is asked for, and not stored.
+POOL_STATUS = Kind("status.outfitter.dev", "v1alpha1", "PoolStatus", "poolstatuses", namespaced=False, has_status=False,
+                   builtin=False)
 
 ALL: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,

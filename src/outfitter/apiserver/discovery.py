@@ -29,10 +29,12 @@ def kubevirt_version() -> Object:
 
 
 class Discovery:
-    """`actions`: what can be asked of which kinds, in a group that has nothing else."""
+    """`actions`: what can be asked of which kinds, in a group that has nothing else. `verbs`: those of all kinds."""
 
-    def __init__(self, kinds: Iterable[Kind], actions: Mapping[Kind, Sequence[str]] | None = None) -> None:
-        self._kinds = tuple(kinds)
+    def __init__(
+        self, kinds: Iterable[Kind], actions: Mapping[Kind, Sequence[str]] | None = None, verbs: Sequence[str] = OBJECT_VERBS
+    ) -> None:
+        self._kinds, self._verbs = tuple(kinds), verbs
         self._actions = actions or {}
 
     def groups(self) -> list[str]:
@@ -65,7 +67,7 @@ class Discovery:
                          for kind, known in self._actions.items() for name in known]
         for kind in self._in(group, version):
             entry: Object = {"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
-                             "kind": kind.kind, "verbs": list(OBJECT_VERBS)}
+                             "kind": kind.kind, "verbs": list(self._verbs)}
             resources.append(entry | _words(kind))
             resources += [
                 {"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind,
@@ -82,7 +84,7 @@ class Discovery:
             versions = [
                 {"version": each, "freshness": "Current", "resources": [_acting(kind, known) for kind, known in
                  self._actions.items()] if group == paths.ACTIONS_GROUP else [
-                    _resource(kind, each) for kind in self._in(group, each)]}
+                    _resource(kind, each, self._verbs) for kind in self._in(group, each)]}
                 for each in self.versions(group)
             ]
             items.append({"metadata": {"name": group} if group else {}, "versions": versions})
@@ -124,10 +126,10 @@ def _verbs(subresource: str) -> list[str]:
     return sorted(set(paths.SUBRESOURCES[subresource].values()))
 
 
-def _resource(kind: Kind, version: str) -> Object:
+def _resource(kind: Kind, version: str, verbs: Sequence[str]) -> Object:
     what = {"group": kind.group, "version": version, "kind": kind.kind}
     entry: Object = {"resource": kind.plural, "responseKind": what, "scope": "Namespaced" if kind.namespaced else "Cluster",
-                     "singularResource": kind.singular, "verbs": list(OBJECT_VERBS), **_words(kind)}
+                     "singularResource": kind.singular, "verbs": list(verbs), **_words(kind)}
     if inner := [{"subresource": name, "responseKind": what, "verbs": _verbs(name)} for name in paths.subresources(kind)]:
         entry["subresources"] = inner
     return entry

@@ -15,10 +15,11 @@ from outfitter.api.page import device_of
 from outfitter.cli import printers, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device.text import NONE, print_lines
-from outfitter.cli.device.view import abbreviated, find_devices
+from outfitter.cli.device.view import find_devices
 from outfitter.errors import BadRequest, NotFound
 from outfitter.inventory import config
 from outfitter.ledger import history as past
+from outfitter.ledger.device_list import abbreviated
 from outfitter.ledger.history import HistoryEntry
 
 HEAD = ("HOLDER", "FOR", "REQUEST", "BOOKED", "PREPARED", "ENDED", "LASTED", "HOW")

@@ -25,6 +25,7 @@ from outfitter.cli.page_warnings import warn_malformed
 from outfitter.cli.tree_printer import Branch
 from outfitter.errors import NotFound
 from outfitter.ledger import placement_view
+from outfitter.ledger.device_list import abbreviated
 from outfitter.store.clock import rfc3339
 
 HEAD = ("PROVIDER", "CLASS", "TOTAL", "RESERVED", "USED", "FREE", "TRAITS", "USED BY")
@@ -169,7 +170,7 @@ async def _find(client: Client, name: str) -> tuple[str, stored.Provider]:
                 return host, provider
     if not names:
         raise NotFound(f"there is no provider {name!r}. No provider is reported: {OFF}")
-    raise NotFound(f"there is no provider {name!r}; there are {view.abbreviated(sorted(names, key=natural_order.natural))}")
+    raise NotFound(f"there is no provider {name!r}; there are {abbreviated(sorted(names, key=natural_order.natural))}")
 
 
 async def _drivers(client: Client, host: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver.auth import PEER
 from outfitter.errors import OutfitterError
+from outfitter.store.base import Listing
 from outfitter.store.memory import Memory
 from tests.apiserver.asgi import Client
 
@@ -69,6 +70,14 @@ class SeamStore(Memory):
 
     as_read: Callable[[Kind, Object], Object] | None = None  # what is read instead of an object
     before_write: Callable[[], Awaitable[object]] | None = None  # called before a patch at a revision
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.listed: dict[Kind, list[Object]] = {}  # what a list of a kind has instead
+
+    async def list(self, kind: Kind, namespace: str = "", **options: Any) -> Listing:
+        whole = await super().list(kind, namespace, **options)
+        return Listing(self.listed[kind], whole.revision) if kind in self.listed else whole
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
         obj = await super().get(kind, name, namespace)

@@ -10,13 +10,14 @@ from tests.apiserver.test_subresources import ALL
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 
 
-async def test_the_one_group_is_found(proxied: ProxiedClient) -> None:
-    [group] = (await proxied.get("/apis")).json["groups"]
+async def test_groups(proxied: ProxiedClient) -> None:
+    status, group = (await proxied.get("/apis")).json["groups"]
+    assert status["preferredVersion"] == {"groupVersion": "status.outfitter.dev/v1alpha1", "version": "v1alpha1"}
     assert {"kind": "APIGroup", "apiVersion": "v1", **group} == (await proxied.get("/apis/subresources.kubevirt.io")).json
     assert [each["groupVersion"] for each in group["versions"]] == [
         "subresources.kubevirt.io/v1", "subresources.kubevirt.io/v1alpha3"]
     whole = await proxied.get("/apis", accept=AGGREGATED)
-    [item] = whole.json["items"]
+    _, item = whole.json["items"]
     assert (item["metadata"]["name"], whole.header("content-type")) == ("subresources.kubevirt.io", [
         "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"])
     assert {f"{each['resource']}/{inner['subresource']}" for each in item["versions"][0]["resources"]
@@ -29,6 +30,11 @@ async def test_resources(proxied: ProxiedClient, version: str) -> None:
     assert {each["name"] for each in answer["resources"]} == ALL
     version_ = (await proxied.get(f"/apis/subresources.kubevirt.io/{version}/version")).json
     assert version_["gitVersion"].startswith("v1.8.0+outfitter")
+
+
+async def test_pools_can_be_listed_only(proxied: ProxiedClient) -> None:
+    [resource] = (await proxied.get("/apis/status.outfitter.dev/v1alpha1")).json["resources"]
+    assert (resource["name"], resource["namespaced"], resource["verbs"]) == ("poolstatuses", False, ["list"])
 
 
 async def test_openapi_and_health(proxied: ProxiedClient) -> None:

@@ -21,18 +21,23 @@ from typing import Any
 
 import pytest
 
+from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord
 from outfitter.apiserver.aggregated.app import AggregatedApi, warn_user
 from outfitter.apiserver.server import Server
 from outfitter.store import kubeconfig, pki
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 from tests import kubernetes
-from tests.e2e.process import PATIENCE, until
+from tests.cli.test_device_view import BOOKED, page, published, vf
+from tests.e2e.process import PATIENCE, typed, until
 
 pytestmark = pytest.mark.cluster
 SYSTEM, TEAM, OTHER = "aggregated-system", "aggregated-team", "aggregated-other"
-GROUP, VERSIONS = "subresources.kubevirt.io", ("v1", "v1alpha3")
+GROUP = "subresources.kubevirt.io"
+SERVED = ((GROUP, "v1"), (GROUP, "v1alpha3"), ("status.outfitter.dev", "v1alpha1"))
+NODE = "aggregated-node"
 SERVICE = "outfitter-webhook"
 CACHED = Path(__file__).parents[3] / "scripts" / "virtctl"
 
@@ -61,6 +66,7 @@ VM_RULES: list[Object] = [
     {"apiGroups": ["kubevirt.io"], "resources": ["virtualmachines/status", "virtualmachineinstances/status"],
      "verbs": ["patch"]},
     {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+    {"apiGroups": ["resource.k8s.io", "outfitter.dev"], "resources": ["resourceslices", "ledgerpages"], "verbs": ["list"]},
 ]
 USER_RULES: list[Object] = [
     {"apiGroups": [GROUP], "resources": ["virtualmachines/start"], "verbs": ["update"]},
@@ -74,6 +80,9 @@ RULES: list[Object] = [
     binding("ClusterRoleBinding", SERVICE, ("ClusterRole", SERVICE), SERVICE, SYSTEM),
     binding("RoleBinding", SERVICE, ("Role", "extension-apiserver-authentication-reader"), SERVICE, SYSTEM,
             namespace="kube-system"),
+    role("ClusterRole", "aggregated-user", [
+        {"apiGroups": ["status.outfitter.dev"], "resources": ["poolstatuses"], "verbs": ["list"]}]),
+    binding("ClusterRoleBinding", "aggregated-user", ("ClusterRole", "aggregated-user"), "ann", TEAM),
     role("Role", "admin", USER_RULES, namespace=TEAM),
     binding("RoleBinding", "admin", ("Role", "admin"), "ann", TEAM, namespace=TEAM),
 ]
@@ -139,17 +148,16 @@ class Aggregation:
         """As docs/testing.md says: the name of this host, and the port in the APIService."""
         self.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVICE, "namespace": SYSTEM},
                     "spec": {"type": "ExternalName", "externalName": "localhost"}})
-        for version in VERSIONS:
+        for group, version in SERVED:
             self.apply({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-                        "metadata": {"name": f"{version}.{GROUP}"},
-                        "spec": {"group": GROUP, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 15,
+                        "metadata": {"name": f"{version}.{group}"},
+                        "spec": {"group": group, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 15,
                                  "caBundle": base64.b64encode(self.ca.cert).decode(),
                                  "service": {"name": SERVICE, "namespace": SYSTEM, "port": self.server.port}}})
-        for version in VERSIONS:
-            until(lambda version=version: self.available(version), f"APIService {version} is available")  # type: ignore[misc]
+        until(lambda: all(self.available(group, version) for group, version in SERVED), "all APIServices are available")
 
-    def available(self, version: str) -> bool:
-        found = json.loads(self.cluster.request("GET", f"/apis/apiregistration.k8s.io/v1/apiservices/{version}.{GROUP}"))
+    def available(self, group: str, version: str) -> bool:
+        found = json.loads(self.cluster.request("GET", f"/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}"))
         conditions = (found.get("status") or {}).get("conditions") or []
         return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)
 
@@ -208,9 +216,10 @@ def layer(cluster: kubernetes.Cluster, tmp_path_factory: pytest.TempPathFactory)
         running.register()
         yield running
     finally:
-        cluster.kubectl("delete", "apiservice", *(f"{version}.{GROUP}" for version in VERSIONS))
+        cluster.kubectl("delete", "apiservice", *(f"{version}.{group}" for group, version in SERVED))
         running.stop()
-        cluster.kubectl("delete", "clusterrole,clusterrolebinding", SERVICE)
+        cluster.kubectl("delete", "clusterrole,clusterrolebinding", SERVICE, "aggregated-user")
+        cluster.kubectl("delete", "resourceslices,ledgerpages", "-l", "test=aggregated")
         cluster.kubectl("delete", "rolebinding", SERVICE, "-n", "kube-system")
         cluster.kubectl("delete", "vm,vmi", "--all", "-n", TEAM)
         cluster.kubectl("delete", "vm", "--all", "-n", OTHER)
@@ -297,3 +306,27 @@ def test_callers_who_go_around_kube_apiserver(layer: Aggregation) -> None:
     assert layer.requests("vm", "forged") == []
     assert ask(layer, front_proxy, f"system:serviceaccount:{TEAM}:ann") == (202, {})
     assert layer.requests("vm", "forged") == ["Start"]
+
+
+def test_a_user_who_may_not_see_holders_gets_counts(layer: Aggregation) -> None:
+    ann = layer.token_config("ann", TEAM)
+    labels = {"labels": {"test": "aggregated"}}
+    shown = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **published(vf(0), vf(1), vf(2), node=NODE)}
+    first, second = (DeviceId(DRIVER, NODE, f"card-vf{number}") for number in range(2))
+    holder = Holder("ResourceClaim", OTHER, "secret-claim", "u-1", "vmi/secret")
+    held = page(Booking(first, holder, "nic", "prepared", BOOKED), node=NODE,
+                reserved=[OutOfServiceRecord(second, "secret reason", "ann", BOOKED)])
+    for obj in (shown, held):
+        obj["metadata"] |= labels
+        layer.apply(obj)
+    done = typed("devices", "--node", NODE, kubeconfig=ann)
+    assert (done.code, done.out.split()[7:]) == (0, [
+        NODE, NODE, DRIVER, "3", "1", "1", "1", "3", "devices:", "1", "free,", "1", "held,", "1", "unavailable"])
+    assert "showing how many devices of each pool are free and held" in done.err
+    [pool] = json.loads(typed("devices", "--node", NODE, "-o", "json", kubeconfig=ann).out)
+    assert (pool["availableDevices"], pool["allocatedDevices"]) == (1, 1)
+    assert "secret" not in done.out + done.err + json.dumps(pool)
+    refused = typed("devices", "--state", "held", kubeconfig=ann)
+    assert (refused.code, "without --state" in refused.err) == (1, True)
+    listed = layer.cluster.kubectl("get", "poolstatuses")
+    assert listed.stdout.split()[:3] == ["POOL", "DRIVER", "NODE"], listed

@@ -1,4 +1,4 @@
-"""The aggregated API as a raw ASGI application: discovery, health, and the actions on VMs and VMIs."""
+"""The aggregated API as a raw ASGI application: discovery, health, the actions on VMs and VMIs, and PoolStatuses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import secrets
 
 from outfitter.api import kinds
 from outfitter.apiserver import auth, body_transfer, discovery, health, openapi, paths, status, subresources
+from outfitter.apiserver.aggregated import pool_status
 from outfitter.apiserver.aggregated.access_review import SUBJECT_ACCESS_REVIEW, Review, SubjectAccess
 from outfitter.apiserver.aggregated.front_proxy import FrontProxy
 from outfitter.apiserver.auth import User
@@ -51,8 +52,9 @@ class AggregatedApi:
         self.inflight = InflightBytes(DEFAULT.max_inflight_bytes)  # the server sets its own
         self._store, self._clock = ReadableStore(store), clock
         self._access = SubjectAccess(review or (lambda obj: store.create(SUBJECT_ACCESS_REVIEW, obj)), clock)
-        self._paths = paths.Paths(ACTIONS)
-        self._discovery = discovery.Discovery((), ACTIONS)
+        self._pools = pool_status.PoolStatusList(self._store, clock)
+        self._paths = paths.Paths((*ACTIONS, kinds.POOL_STATUS))
+        self._discovery = discovery.Discovery([kinds.POOL_STATUS], ACTIONS, ["list"])
         self._openapi = openapi.OpenApi(())
         self._health = health.Health({}, {"front-proxy": lambda: self.front_proxy.config is not None})
 
@@ -85,7 +87,7 @@ class AggregatedApi:
                 close = True  # until the body has been read, the connection cannot be used again
                 request.body = await body_transfer.read(headers, receive, transfer)
                 close = False
-                result = await self._act(request)
+                result = await (self._act(request) if target.subresource else self._list_pools(request))
         except OutfitterError as error:
             result = failed(error, target)
         except asyncio.CancelledError:
@@ -97,19 +99,22 @@ class AggregatedApi:
         extra: Headers = warning_headers(request.warnings) if request else []
         await reply(send, result, [*extra, (b"connection", b"close")] if close else extra)
 
-    # -- actions
+    # -- actions and PoolStatuses
 
     def _target(self, words: list[str]) -> RequestPath | None:
         target = self._paths.resolve(words)
-        return target if target is not None and target.group == ACTIONS_GROUP else None
+        if target is None or target.group == ACTIONS_GROUP or (target.kind == kinds.POOL_STATUS and not target.name):
+            return target
+        return None
 
     async def _request(self, scope: Scope, target: RequestPath, user: User) -> Request:
         """The request, if the user may make it."""
         verb = paths.verb(target, scope["method"])
-        if verb is None:
+        request = Request(verb or "", target, parse_query(scope), dict(scope["headers"]), user=user.name)
+        if verb is None or (not target.subresource and (verb != "list" or request.flag("watch"))):
             raise MethodNotAllowed("the server does not allow this method on the requested resource")
         await self._access.authorize(user, verb, target)
-        return Request(verb, target, parse_query(scope), dict(scope["headers"]), user=user.name)
+        return request
 
     async def _act(self, request: Request) -> Response:
         target = request.target
@@ -122,6 +127,10 @@ class AggregatedApi:
     async def _write(self, target: RequestPath, decide: subresources.Decide, *, dry_run: bool) -> None:
         read = (kinds.VM, kinds.VMI) if target.kind == kinds.VM else (kinds.VMI,)
         await patch_decided(self._store, target.name, target.namespace, read, decide, dry_run=dry_run)
+
+    async def _list_pools(self, request: Request) -> Response:
+        wanted, listed = request.wanted(), await self._pools.read()
+        return response(pool_status.table(listed, wanted.version) if wanted.as_ == "Table" else listed)
 
     # -- what is not an object
 
@@ -140,13 +149,12 @@ class AggregatedApi:
         match words:
             case ["apis"]:
                 return self._discovery.root("apis", accept)
-            case ["apis", group] if group == ACTIONS_GROUP:
+            case ["apis", group] if group in self._discovery.groups():
                 return response(self._discovery.group(group))
-            case ["apis", group, version, *rest] if group == ACTIONS_GROUP and version in self._discovery.versions(group):
-                if not rest:
-                    return response(self._discovery.resources(group, version))
-                if rest == ["version"]:
-                    return response(discovery.kubevirt_version())
+            case ["apis", group, version] if version in self._discovery.versions(group):
+                return response(self._discovery.resources(group, version))
+            case ["apis", paths.ACTIONS_GROUP, version, "version"] if version in self._discovery.versions(ACTIONS_GROUP):
+                return response(discovery.kubevirt_version())
             case ["openapi", "v2"]:
                 return response(openapi.v2())
             case ["openapi", "v3"]:

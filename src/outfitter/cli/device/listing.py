@@ -12,9 +12,11 @@ import click
 from outfitter.api.page import Booking
 from outfitter.cli import printers, time_format, tree_printer
 from outfitter.cli.client import Client
-from outfitter.cli.device import tree
+from outfitter.cli.device import pools, tree
 from outfitter.cli.device.text import NONE, counts, print_lines, since, state_text
-from outfitter.cli.device.view import DeviceList, ListedDevice, read
+from outfitter.cli.device.view import read
+from outfitter.errors import Forbidden
+from outfitter.ledger.device_list import DeviceList, ListedDevice
 
 WIDEST = 44  # characters of a product name unless -o wide
 HEAD = ("NODE", "DEVICE", "ADDRESS", "KIND", "PRODUCT", "NUMA")
@@ -22,7 +24,11 @@ WIDE = ("DRIVER", "GROUP", "MEMBERS", "PCIE ROOT", "PARENT", "CLASS", "TRAITS", 
 
 
 async def devices(client: Client, *, node: str | None, states: Sequence[str], how: str, everything: bool) -> None:
-    views, now = await read(client, node or ""), time_format.now()
+    try:
+        views, now = await read(client, node or ""), time_format.now()
+    except Forbidden as refused:
+        await pools.print_pools(client, refused, node=node, how=how, detailed=bool(states) or everything or how == "tree")
+        return
     if how == "json":
         chosen = [device for device in views.devices if _chosen(device, states, withheld=everything)]
         click.echo(json.dumps([as_json(device) for device in chosen], indent=2))

@@ -14,9 +14,10 @@ from outfitter.api.page import OutOfServiceRecord, OutOfServiceState
 from outfitter.cli import time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import text
-from outfitter.cli.device.view import ListedDevice, find_devices
+from outfitter.cli.device.view import find_devices
 from outfitter.errors import AlreadyHeld, CommandFailed, NotFound
 from outfitter.ledger import out_of_service
+from outfitter.ledger.device_list import ListedDevice
 from outfitter.store.clock import rfc3339
 
 

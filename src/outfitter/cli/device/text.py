@@ -11,7 +11,7 @@ import click
 
 from outfitter.api.page import DOMAIN, Booking, OutOfServiceRecord
 from outfitter.cli import time_format
-from outfitter.cli.device.view import STATES, ListedDevice
+from outfitter.ledger.device_list import STATES, ListedDevice
 
 NONE = "-"  # in a table for an unknown value
 COUNTED = ("free", *(state for state in STATES if state not in ("free", "withheld")))  # the order of the summary

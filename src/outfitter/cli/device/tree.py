@@ -10,8 +10,8 @@ from itertools import groupby
 
 from outfitter.cli import tree_printer
 from outfitter.cli.device import text
-from outfitter.cli.device.view import ListedDevice
 from outfitter.cli.tree_printer import Branch
+from outfitter.ledger.device_list import ListedDevice
 
 MANY = 4  # this many alike devices in a row are one line, if they are free or not offered
 BRIDGE = "06"  # PCI base class of bridges

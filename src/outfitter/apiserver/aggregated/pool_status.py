@@ -1,0 +1,45 @@
+"""PoolStatuses for users who may not read LedgerPages and ResourceSlices: read with the rights of this process, counted by
+`ledger.pool_status`, and kept for a few seconds, so that users cannot make it read the whole ledger at will."""
+
+from __future__ import annotations
+
+import asyncio
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Object
+from outfitter.ledger.device_list import device_list
+from outfitter.ledger.pool_status import pool_statuses
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock
+
+KEPT = 5.0  # seconds
+COLUMNS = ("poolName", "driver", "nodeName", "totalDevices", "allocatedDevices", "availableDevices", "unavailableDevices")
+HEAD = ("Pool", "Driver", "Node", "Devices", "Allocated", "Available", "Unavailable")
+READ = (kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE)
+
+
+class PoolStatusList:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._reading = asyncio.Lock()
+        self._kept: tuple[float, Object] | None = None  # until when
+
+    async def read(self) -> Object:
+        """The list of all PoolStatuses, as it was at most a few seconds ago."""
+        async with self._reading:
+            if self._kept is None or self._kept[0] <= self._clock.monotonic():
+                slices, pages = [(await self._store.list(kind)).items for kind in READ]
+                kind = kinds.POOL_STATUS
+                self._kept = self._clock.monotonic() + KEPT, {
+                    "kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": {},
+                    "items": pool_statuses(device_list(slices, pages, ()))}
+            return self._kept[1]
+
+
+def table(listed: Object, version: str) -> Object:
+    """The same as kubectl prints it."""
+    columns = [{"name": name, "type": "string", "format": "", "description": "", "priority": 0} for name in HEAD]
+    rows = [{"cells": [item.get(field, "") for field in COLUMNS],
+             "object": {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": item["metadata"]}}
+            for item in listed["items"]]
+    return {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "metadata": {}, "columnDefinitions": columns, "rows": rows}
