@@ -1,6 +1,6 @@
 """The known bug of Kubernetes, with the real kube-scheduler and kube-controller-manager: a pod that is deleted by force while
-its container runs. Its claim goes, its device is allocated to the next pod, and our driver refuses that one until the kubelet has
-unprepared the first claim. The kubelet is played by a client of our driver's sockets."""
+its container runs. Its claim goes, its device is allocated to the next pod, and our driver refuses that one until the kubelet
+has unprepared the first claim. The kubelet is played by a client of our driver's sockets."""
 
 from __future__ import annotations
 
