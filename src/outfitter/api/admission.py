@@ -1,7 +1,6 @@
-"""Admission of the embedded API server: every write passes through `AdmissionRules`, which fills in defaults and reports all
-causes at once. Called by the embedded backends of the store, and by the CLI for `plan` and `domxml`. Pure: lookups come with
-the
-request."""
+"""Admission: every write passes through `AdmissionRules`, which fills in defaults and reports all causes at once. Called by the
+embedded backends of the store, in a cluster by the admission webhook, and by the CLI for `plan` and `domxml`. Pure: lookups
+come with the request."""
 
 from __future__ import annotations
 
@@ -194,12 +193,18 @@ class AdmissionRules:
                 return obj
         if change.verb == "create":
             self._check_namespace(change)
-        if change.verb == "create" and change.kind in CREATE_DEFAULTS:
-            CREATE_DEFAULTS[change.kind](obj)
-        if change.subresource == "" and change.kind in DEFAULTS:
-            DEFAULTS[change.kind](obj)
+        _fill_in(change)
         raise_invalid(change.kind, obj, list(_first(self._causes(change, obj))))
         self._warn(change)
+        return obj
+
+    def with_defaults(self, change: WriteRequest) -> Object:
+        """The new object with defaults, not checked further: a mutating webhook sees it before its name is generated and before
+        other webhooks change it. One with fields of the wrong type is returned as it is: `admit` reports those."""
+        kind, obj = change.kind.kind, change.new
+        named = {**obj, "metadata": {"name": "unnamed", **_object_in(obj, "metadata")}}
+        if isinstance(obj.get("metadata"), dict) and not bounds.check(kind, obj, change.old) and schema.conforms(kind, named):
+            _fill_in(change)
         return obj
 
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
@@ -282,6 +287,13 @@ class AdmissionRules:
             return
         for warning in itertools.islice(WARNINGS[change.kind](change.new, _settings(change), change.look), MAX_CAUSES):
             change.by.warn(warning)
+
+
+def _fill_in(change: WriteRequest) -> None:
+    if change.verb == "create" and change.kind in CREATE_DEFAULTS:
+        CREATE_DEFAULTS[change.kind](change.new)
+    if change.subresource == "" and change.kind in DEFAULTS:
+        DEFAULTS[change.kind](change.new)
 
 
 def _object_in(obj: Object, field: str) -> Object:

@@ -55,14 +55,16 @@ class Transfer:
             self.size = size
 
 
-async def read(headers: Mapping[bytes, bytes], receive: Receive, transfer: Transfer) -> bytes:
-    """The body of a request."""
+async def read(
+    headers: Mapping[bytes, bytes], receive: Receive, transfer: Transfer, most: int = negotiate.MAX_BODY
+) -> bytes:
+    """The body of a request, of at most so many bytes."""
     given = headers.get(b"content-length", b"0").strip()
-    too_large = TooLarge(f"Request entity too large: limit is {negotiate.MAX_BODY}")
+    too_large = TooLarge(f"Request entity too large: limit is {most}")
     if not given.isdigit():
         raise BadRequest("Content-Length is not a whole number")
     digits = given.lstrip(b"0") or b"0"
-    if len(digits) > len(str(negotiate.MAX_BODY)) or int(digits) > negotiate.MAX_BODY:
+    if len(digits) > len(str(most)) or int(digits) > most:
         raise too_large
     transfer.grow(int(digits))
     parts, size = [], 0
@@ -72,7 +74,7 @@ async def read(headers: Mapping[bytes, bytes], receive: Receive, transfer: Trans
             raise BadRequest("the client went away before its request was complete")
         part = message.get("body", b"")
         size += len(part)
-        if size > negotiate.MAX_BODY:
+        if size > most:
             raise too_large
         transfer.grow(size)
         parts.append(part)

@@ -33,7 +33,7 @@ class Listener:
         self.state = ServerState()
         self.open = 0  # connections, with those whose handshake is under way
         self._by_address: Counter[str] = Counter()
-        self._context = context
+        self.context = context  # of connections that are accepted from now on
         self._handshakes: dict[asyncio.Task[None], float] = {}  # and their deadlines
         self._socket: socket.socket | None = None
         self._paused = False  # no file descriptors are left; it goes on with the next tick
@@ -106,7 +106,7 @@ class Listener:
         connection = HttpConnection(self, address)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._context,
+                lambda: connection, accepted, ssl=self.context,
                 ssl_handshake_timeout=self.limits.read_header_timeout + TICK, ssl_shutdown_timeout=CLOSE_TIMEOUT)
         except (OSError, asyncio.CancelledError) as error:  # also what TLS raises: ssl.SSLError is an OSError
             connection.release()

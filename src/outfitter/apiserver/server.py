@@ -1,4 +1,6 @@
-"""The API server on a port of this host: TLS, client certificates, limits, and an orderly end, in the caller's event loop."""
+"""An ASGI application on a port over TLS, with limits and an orderly end, in the caller's event loop: `TlsServer`, whose
+certificate can be replaced while it serves, for the webhook; and `Server`, with certificates in files, for the embedded API
+server."""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ OTHER_FILES = 256  # files and sockets of this process beside the connections
 
 
 class ServedApp(Protocol):
-    """The API server's application, or the aggregated API."""
+    """The API server's application, the aggregated API or the webhook."""
 
     inflight: InflightBytes
 
@@ -40,27 +42,18 @@ class ServedApp(Protocol):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
-class Server:
-    """Serves an application until stopped. Only on the loopback: what it serves can hand out hardware."""
+class TlsServer:
+    """Serves until stopped."""
 
     def __init__(
-        self,
-        app: ServedApp,
-        *,
-        certfile: str | os.PathLike[str],
-        keyfile: str | os.PathLike[str],
-        ca: str | os.PathLike[str],
-        host: str = "127.0.0.1",
-        port: int = 0,
-        limits: ServerLimits = DEFAULT,
+        self, app: ServedApp, *, name: str, host: str, port: int, remedy: str, limits: ServerLimits = DEFAULT,
         clock: Clock | None = None,
     ) -> None:
-        if not _loopback(host):
-            raise StartupRefused(f"the API server listens on this host alone: {host} is not a loopback address, 127.0.0.1 "
-                                 "is")
-        self._app, self._host, self._port = app, host, port
-        self._files = (certfile, keyfile, ca)
+        """`host`: "" for all addresses. `name`: what it is in messages; `remedy`: how a user chooses
+        where it listens."""
+        self._app, self._host, self._port, self._name, self._remedy = app, host, port, name, remedy
         self._limits, self._clock = limits, clock or SystemClock()
+        self._context: ssl.SSLContext | None = None
         self.listener: Listener | None = None
 
     @property
@@ -73,53 +66,48 @@ class Server:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"https://{host}:{self._port}"
 
+    def use(self, context: ssl.SSLContext) -> None:
+        """The certificate, and what is trusted, of connections from now on."""
+        self._context = context
+        if self.listener is not None:
+            self.listener.context = context
+
     async def start(self) -> None:
         """Return when it listens. StartupRefused when it cannot."""
+        assert self._context is not None
         listening = self._listen()
         try:
             config = uvicorn.Config(self._app, ws="none", lifespan="off", log_config=None, access_log=False,
                                     timeout_keep_alive=60, interface="asgi3", proxy_headers=False)
             config.load()
-            self.listener = Listener(config, self._context(), self._limits, self._clock)
+            self.listener = Listener(config, self._context, self._limits, self._clock)
         except BaseException:
             listening.close()
             raise
         self._app.inflight = InflightBytes(self._limits.max_inflight_bytes, self.listener.refusals.add)
         _allow_files(self._limits.max_connections + OTHER_FILES)
         self.listener.start(listening)
-        log.info("the API server listens on %s", self.url)
+        log.info("%s listens on %s", self._name, self.url)
 
     def _listen(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        family = socket.AF_INET6 if ":" in self._host or not self._host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if not self._host:  # all addresses, of both families
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind((self._host, self._port))
             listener.listen(1024)
         except OSError as error:
             listener.close()
             why = "another program listens there" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-            raise StartupRefused(f"the API server cannot listen on {self._host}:{self._port}: {why}; choose another with "
-                                 "--port, or a free one with --port 0") from error
+            raise StartupRefused(
+                f"{self._name} cannot listen on {self._host}:{self._port}: {why}; {self._remedy}") from error
         self._port = listener.getsockname()[1]
         return listener
 
-    def _context(self) -> ssl.SSLContext:
-        certfile, keyfile, ca = self._files
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.verify_mode = ssl.CERT_OPTIONAL  # a client may come with a token instead
-        context.set_alpn_protocols(["http/1.1"])
-        try:
-            context.load_cert_chain(certfile, keyfile)
-            context.load_verify_locations(ca)
-        except (OSError, ssl.SSLError) as error:
-            raise StartupRefused(f"the API server cannot use its certificates ({certfile}, {keyfile}, {ca}): "
-                                 f"{error}") from error
-        return context
-
     async def stop(self) -> None:
-        """End the watches, finish what is under way for a few seconds, then close. May be called twice."""
+        """Finish what is under way for a few seconds, then close. May be called twice."""
         if self.listener is None:
             return
         listener, self.listener = self.listener, None
@@ -143,6 +131,44 @@ class Server:
             task.cancel()
 
 
+class Server(TlsServer):
+    """Serves an application until stopped. Only on the loopback: what it serves can hand out hardware."""
+
+    def __init__(
+        self,
+        app: ServedApp,
+        *,
+        certfile: str | os.PathLike[str],
+        keyfile: str | os.PathLike[str],
+        ca: str | os.PathLike[str],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: ServerLimits = DEFAULT,
+        clock: Clock | None = None,
+    ) -> None:
+        if not _loopback(host):
+            raise StartupRefused(f"the API server listens on this host alone: {host} is not a loopback address, 127.0.0.1 "
+                                 "is")
+        super().__init__(app, name="the API server", host=host, port=port, limits=limits, clock=clock,
+                         remedy="choose another with --port, or a free one with --port 0")
+        self._files = (certfile, keyfile, ca)
+
+    async def start(self) -> None:
+        self.use(self._tls())
+        await super().start()
+
+    def _tls(self) -> ssl.SSLContext:
+        certfile, keyfile, ca = self._files
+        context = server_context()
+        try:
+            context.load_cert_chain(certfile, keyfile)
+            context.load_verify_locations(ca)
+        except (OSError, ssl.SSLError) as error:
+            raise StartupRefused(f"the API server cannot use its certificates ({certfile}, {keyfile}, {ca}): "
+                                 f"{error}") from error
+        return context
+
+
 def _allow_files(number: int) -> None:
     """Raise this process's limit of open files so far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -151,6 +177,15 @@ def _allow_files(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     if most < number:
         log.warning("at most %d files can be open at once (ulimit -n): fewer connections than the limit of the server", most)
+
+
+def server_context() -> ssl.SSLContext:
+    """How all our servers use TLS. The certificate, and the authority of client certificates, are still to be loaded."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_OPTIONAL  # a client may come with a token instead
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _loopback(host: str) -> bool:

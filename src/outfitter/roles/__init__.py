@@ -26,4 +26,5 @@ class Role:
 ROLES = {role.name: role for role in (
     Role("controller", "controller", "Run the controllers of a cluster."),
     Role("node", "node", "Run the agent of a node of a cluster."),
+    Role("webhook", "webhook", "Run the admission webhook of a cluster."),
 )}

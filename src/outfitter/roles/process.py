@@ -62,13 +62,13 @@ class RoleProcess:
             log.info("outfit %s %s is ready after %.2f s%s", self.role.name, outfitter.__version__, after, what and f": {what}")
 
     @contextlib.asynccontextmanager
-    async def connect(self) -> AsyncIterator[Kube]:
-        """The API server, by --kubeconfig or the service account of the pod."""
+    async def connect(self, warn: Callable[[str], None] | None = None) -> AsyncIterator[Kube]:
+        """The API server, by --kubeconfig or the service account of the pod. `warn` receives its warnings."""
         from outfitter.store import kubeconfig  # noqa: PLC0415  # a launcher has no client
         from outfitter.store.kube import Kube  # noqa: PLC0415
 
         access = kubeconfig.load(self.settings.kubeconfig, clock=self.clock)
-        store = Kube(access, clock=self.clock, user_agent=f"outfitter-{self.role.name}/{outfitter.__version__}")
+        store = Kube(access, clock=self.clock, user_agent=f"outfitter-{self.role.name}/{outfitter.__version__}", warn=warn)
         try:
             yield store
         finally:

@@ -143,6 +143,10 @@ class Settings:
     retry_period: float = _row(
         2.0, SECONDS, "time between two attempts to take or renew the Lease", ("controller",), shown="2s")
 
+    address: tuple[str, int] = _row(
+        ("127.0.0.1", 8443), ADDRESS, "where the API server calls the webhook; port 0 takes a free one", ("webhook",),
+        shown="127.0.0.1:8443")
+
     node_name: str = _row("", NAME, "the Node of this host", ("node",), shown="the host name, short and in lower case")
     simulate: str = _row(
         "", text("FILE|NxM"), "simulate the hosts of a hosts file, or N hosts with M VFs each, instead of this host", ("node",),

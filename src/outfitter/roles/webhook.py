@@ -1,0 +1,101 @@
+"""`outfit webhook`: the admission webhook of a cluster, on one TLS port with the aggregated API. All replicas work at the same
+time. Its certificate is renewed while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Coroutine
+from typing import Any
+
+from outfitter.api import kinds
+from outfitter.api.admission import AdmissionRules
+from outfitter.apiserver.aggregated.app import AggregatedApi, warn_user
+from outfitter.apiserver.server import TlsServer, server_context
+from outfitter.roles.cluster_check import Right, check_cluster, reads
+from outfitter.roles.process import RoleProcess
+from outfitter.roles.webhook_app import WebhookApp
+from outfitter.scheduling.nova import flavor_claim
+from outfitter.scheduling.nova.flavor_claim import AliasSet
+from outfitter.webhook.admission_webhook import AdmissionWebhook
+from outfitter.webhook.certificate import WebhookCertificates
+from outfitter.webhook.certificate_rotation import CertificateRotation
+from outfitter.webhook.reads import CACHED
+
+READ = (*(Right("get", kind) for kind in (kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE, kinds.NODE)),
+        *(Right("list", kind) for kind in (kinds.POD, kinds.RESOURCE_SLICE)))
+
+
+class ServerTls:
+    """What the server shows and trusts: the certificate of the webhook, and the authority of client certificates."""
+
+    def __init__(self, server: TlsServer) -> None:
+        self._server = server
+        self._certificates: WebhookCertificates | None = None
+        self._client_ca = ""
+
+    def use(self, certificates: WebhookCertificates) -> None:
+        self._certificates = certificates
+        self._apply()
+
+    def trust(self, client_ca: str) -> None:
+        self._client_ca = client_ca
+        self._apply()
+
+    def _apply(self) -> None:
+        if self._certificates is None:
+            return
+        context = server_context()
+        if self._client_ca:
+            context.load_verify_locations(cadata=self._client_ca)
+        else:
+            context.verify_mode = ssl.CERT_NONE  # or a client certificate would end the connection
+        pair = self._certificates.serving
+        memory = os.memfd_create("certificate", os.MFD_CLOEXEC)  # OpenSSL reads files; the key must not be on a disk
+        try:
+            os.write(memory, pair.cert + pair.key)
+            context.load_cert_chain(f"/proc/self/fd/{memory}")
+        finally:
+            os.close(memory)
+        self._server.use(context)
+
+
+async def run(process: RoleProcess) -> None:
+    async with process.connect(warn=warn_user) as store:
+        await check_cluster(store, "webhook", [*reads(CACHED), *READ])
+        namespace, (host, port) = process.settings.namespace, process.settings.address
+        aliases = AliasSet.of(process.config.default)
+        webhook = AdmissionWebhook(store, admission=AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)}),
+                                   clock=process.clock, namespace=namespace)
+        aggregated = AggregatedApi(store, clock=process.clock)
+        server = TlsServer(WebhookApp(webhook, aggregated), name="the webhook", host=host, port=port, clock=process.clock,
+                           limits=process.config.server, remedy="set another --address, or port 0 for a free one")
+        tls = ServerTls(server)
+        aggregated.front_proxy.on_client_ca(tls.trust)
+        rotation = CertificateRotation(store, clock=process.clock, namespace=namespace, use=tls.use)
+        await rotation.start()
+        async with webhook.running():
+            await webhook.synced()
+            await server.start()
+            try:
+                await _serve(process, server, rotation.run(), aggregated.run())
+            finally:
+                await server.stop()
+
+
+async def _serve(process: RoleProcess, server: TlsServer, *coroutines: Coroutine[Any, Any, None]) -> None:
+    """Until a signal; raises what ends the work earlier."""
+    work = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    stopped: asyncio.Task[bool] = asyncio.create_task(process.stop.wait())
+    process.ready(f"it listens on {server.url}")
+    try:
+        await asyncio.wait([*work, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for ended in work:
+            if ended.done():
+                await ended
+    finally:
+        tasks: list[asyncio.Task[Any]] = [*work, stopped]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
