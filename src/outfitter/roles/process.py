@@ -140,15 +140,13 @@ def set_up_logging(settings: Settings, role: str) -> None:
 async def _run(process: RoleProcess, run: Callable[[RoleProcess], Coroutine[Any, Any, None]]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _signalled, process.stop)
+        loop.add_signal_handler(number, _signalled, number, process.stop)
     health = await _serve_health(process)
     work, stopped = asyncio.create_task(run(process)), asyncio.create_task(process.stop.wait())
     try:
         await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            log.info("stopping")
-            if process.started:
-                await asyncio.wait([work], timeout=GRACE)
+        if not work.done() and process.started:
+            await asyncio.wait([work], timeout=GRACE)
         if work.done():
             await work  # raises what ended it
             if not process.stop.is_set():
@@ -171,7 +169,8 @@ async def _serve_health(process: RoleProcess) -> HealthServer | None:
     return server
 
 
-def _signalled(stop: asyncio.Event) -> None:
+def _signalled(number: signal.Signals, stop: asyncio.Event) -> None:
     if stop.is_set():  # a second signal: do not wait
         os._exit(KILLED)
+    log.info("stopping after %s", number.name)
     stop.set()
