@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ class LeaderElection:
             spec["acquireTime"] = now
         elif spec.get("holderIdentity") != self.holder:
             spec["acquireTime"] = now
-        spec |= {"holderIdentity": self.holder, "leaseDurationSeconds": int(self._terms.duration), "renewTime": now}
+        spec |= {"holderIdentity": self.holder, "leaseDurationSeconds": math.ceil(self._terms.duration), "renewTime": now}
         lease["spec"] = spec
         return await self._replace(lease)
 
@@ -74,7 +75,7 @@ class LeaderElection:
             log.warning("lease %s was not released: %s", self._name, error)
 
     async def _create(self, now: str) -> bool:
-        spec = {"holderIdentity": self.holder, "leaseDurationSeconds": int(self._terms.duration), "acquireTime": now,
+        spec = {"holderIdentity": self.holder, "leaseDurationSeconds": math.ceil(self._terms.duration), "acquireTime": now,
                 "renewTime": now, "leaseTransitions": 0}
         meta = {"name": self._name, "namespace": self._namespace}
         try:
