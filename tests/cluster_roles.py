@@ -10,6 +10,7 @@ controllers), each with the token of its service account. Needs no pytest:
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -22,13 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from outfitter.api.kinds import Object
+from outfitter.install import apply, manifests, names
+from outfitter.install.names import InstallOptions
 from outfitter.store import pki
+from outfitter.store.clock import SystemClock
+from outfitter.store.kube import Kube
 from tests import kubernetes
 from tests.e2e.process import OUTFIT, ROOT, environment, until
 
-NAMESPACE = "outfitter-system"
-ACCOUNTS = {"controller": "outfitter-controller", "node": "outfitter-node", "webhook": "outfitter-webhook"}
-SIMULATION = "outfitter-simulation"  # of a node agent that plays kubelets
+NAMESPACE = names.NAMESPACE
+ACCOUNTS = {"controller": names.CONTROLLER, "node": names.NODE, "webhook": names.WEBHOOK}
+LEFT_OUT = ("Deployment", "DaemonSet", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "APIService")
 # Shorter than in production, so that a take-over is soon; long enough for a machine with more to do than it has cores.
 LEASE = ("--lease-duration", "8s", "--renew-deadline", "5s", "--retry-period", "1s")
 _HEALTH = re.compile(r"health and metrics at (http://\S+)")
@@ -109,16 +114,22 @@ class ClusterRoles:
         self.runs: list[RoleRun] = []
 
     def install(self) -> None:
-        """The namespace, and the service accounts of the roles with their rights."""
-        self.apply("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        for account in (*ACCOUNTS.values(), SIMULATION):
-            self.apply(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": account}})
-            self.apply("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {
-                "metadata": {"name": account},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-                "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}]})
+        """The definitions, the service accounts and the rights of an installation: what `outfit install --apply` writes,
+        without the workloads, which are started here, and what makes the API server call a webhook."""
+        options = InstallOptions(namespace=NAMESPACE, simulation=True)
+        objects = [obj for obj in manifests.objects(options) if obj["kind"] not in LEFT_OUT]
 
-    def apply(self, path: str, obj: Object) -> None:
+        async def write() -> None:
+            clock = SystemClock()
+            store = Kube(self.cluster.access(), clock=clock)
+            try:
+                await apply.apply(store, objects, NAMESPACE, lambda line: None, clock=clock, timeout=300)
+            finally:
+                await store.close()
+
+        asyncio.run(write())
+
+    def create(self, path: str, obj: Object) -> None:
         try:
             self.cluster.request("POST", path, obj)
         except urllib.error.HTTPError as error:
@@ -138,7 +149,7 @@ class ClusterRoles:
     def start(self, role: str, *words: str, name: str = "", kubeconfig: Path | None = None) -> RoleRun:
         """A process of a role; `name` is that of its log and of its data, for several of one role."""
         name = name or role
-        access = kubeconfig or self.kubeconfig(SIMULATION if "--simulate" in words else ACCOUNTS[role])
+        access = kubeconfig or self.kubeconfig(names.SIMULATION if "--simulate" in words else ACCOUNTS[role])
         more = LEASE if role == "controller" else ("--data", str(self.folder / f"{name}-data")) if role == "node" else ()
         run = RoleRun(name, [role, "--kubeconfig", str(access), "--log-format", "json", "--health-address", "127.0.0.1:0",
                              *more, *words], self.folder / f"{name}.log", dict(environment(self.folder, **_pci_names())))
@@ -148,6 +159,11 @@ class ClusterRoles:
     def stop(self) -> None:
         for run in self.runs:
             run.stop()
+
+    def forbidden(self) -> list[str]:
+        """What the API server refused to the roles: they have the rights of an installation and need no other."""
+        return [f"{run.name}: {line['message']}" for run in self.runs for line in run.lines()
+                if "forbidden" in line["message"].lower()]
 
     def logs(self) -> str:
         """The last lines of each log, for a failure."""

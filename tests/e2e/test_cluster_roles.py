@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
     if kubernetes.assets() is None:
         pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("plane"), scheduler=True, controllers=True) as running:
+    with kubernetes.Cluster(tmp_path_factory.mktemp("plane"), scheduler=True, controllers=True, learn=()) as running:
         yield running
 
 
@@ -114,6 +114,7 @@ def test_vms_keep_their_devices_over_kills_and_restarts_of_every_role(roles: Clu
     assert (second.stop(), node.stop()) == (0, 0)
     assert leader(roles) == ""  # given back: the next need not wait
     assert not [line for run in roles.runs for line in run.lines() if line["level"] == "error"]
+    assert roles.forbidden() == []
 
 
 def test_health_and_metrics(roles: ClusterRoles) -> None:
@@ -138,7 +139,7 @@ def test_a_second_controller_without_leader_election_is_refused(roles: ClusterRo
 
 
 def test_a_user_without_rights_is_told_which_are_missing(roles: ClusterRoles) -> None:
-    roles.apply(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "guest"}})
+    roles.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "guest"}})
     access = roles.kubeconfig("guest")
     for role, words in (("controller", ()), ("node", ("--simulate", "1x1"))):
         refused = roles.start(role, *words, kubeconfig=access)
@@ -156,7 +157,7 @@ def test_an_agent_whose_host_is_no_node_is_refused(roles: ClusterRoles) -> None:
 
 
 def test_a_simulated_host_does_not_take_the_name_of_a_real_node(roles: ClusterRoles) -> None:
-    roles.apply("/api/v1/nodes", {"metadata": {"name": "real-0"}})
+    roles.create("/api/v1/nodes", {"metadata": {"name": "real-0"}})
     hosts = roles.folder / "hosts.yaml"
     hosts.write_text("hosts:\n- name: real-0\n  numa: [{id: 0, cpus: 0-3, memory: 4Gi}]\n  pci: []\n")
     refused = roles.start("node", "--simulate", str(hosts))
