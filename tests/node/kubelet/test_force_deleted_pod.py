@@ -14,6 +14,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import NotFound
+from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 from tests import kubernetes
 from tests.controllers.scenario import connections_closed
@@ -38,7 +39,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernet
 @pytest.fixture
 async def node(control_plane: kubernetes.Cluster) -> AsyncIterator[DriverHost]:
     definitions = kubelet_client.published_definitions() or kubelet_client.our_definitions()
-    store = Kube(control_plane.access(), clock=driver_host.SystemClock())
+    store = Kube(control_plane.access(), clock=SystemClock())
     with driver_host.short_folder() as folder:
         there = DriverHost(folder, KubeletClient(definitions), store=store)
         there.registry.mkdir(parents=True)
