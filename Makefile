@@ -61,9 +61,10 @@ soak: venv ## the long forms, before a release (ROUNDS=2: twice as many, SEED=10
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || assets=; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 --dist load -m long --rounds $(ROUNDS) --seed $(SEED) --minutes $(MINUTES) $(PYTEST)
 
-judges: venv ## clients of others against the product, before a release (needs npm and the network once)
+judges: venv ## clients of others and a real kubelet against the product, before a release (needs npm, Go and the network once)
 	@scripts/kube-clients >/dev/null
-	@$(BIN)/pytest -m judges --all-parts $(PYTEST)
+	@scripts/kubelet-protos >/dev/null
+	@KUBEBUILDER_ASSETS="$$(scripts/kube-assets --kubelet)" $(BIN)/pytest -m judges --all-parts $(PYTEST)
 
 libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvirt-dev, python3-dev, gcc, pkg-config)
 

@@ -16,11 +16,13 @@ from outfitter.api.page import Booking
 from outfitter.controllers.ledger_mirror import LedgerMirror
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
 from outfitter.errors import NotFound
+from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.devices import vfio
 from outfitter.node.host_audit import HostAudit
 from outfitter.node.kubelet.claim_driver import ClaimDriver
 from outfitter.node.kubelet.plugin import KubeletPlugin
@@ -39,8 +41,9 @@ hosts:
   numa: [{{id: 0, cpus: 0-15, memory: 64Gi}}]
   pci:
   - {{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, numa: 0,
-     vfs: {{count: 2, product: 1889}}}}
+     vfs: {{count: 2, product: 1889, driver: iavf}}}}
 """
+SPEC = "device_spec: [{vendor_id: '8086', product_id: '1889'}]"
 VF0, VF1 = "pci-0000-3b-00-0-vf0", "pci-0000-3b-00-0-vf1"
 
 
@@ -62,7 +65,8 @@ class DriverHost:
         self.registry = self.kubelet_folder / "plugins_registry"
         self.socket = self.registry / f"{DRIVER}-reg.sock"
         self.endpoint = self.kubelet_folder / "plugins" / DRIVER / "dra.sock"
-        [self._hardware] = app.simulated_hosts(hosts_file.parse(HOSTS, "").hosts, folder / "data")
+        [self._hardware] = app.simulated_hosts(hosts_file.parse(HOSTS, "").hosts, folder / "data",
+                                                config.parse(SPEC))
 
     async def start(self) -> None:
         """A process. What an earlier one had in memory is gone."""
@@ -160,6 +164,11 @@ class DriverHost:
     async def events(self, kind: str) -> list[str]:
         return [event["message"] for event in (await self.store.list(kinds.EVENT)).items
                 if event["involvedObject"]["kind"] == kind]
+
+    def drivers(self) -> list[str | None]:
+        """Of the VFs."""
+        assert self.host.env is not None
+        return [vfio.driver(self.host.env.root, f"0000:3b:01.{number}") for number in range(2)]
 
     def cdi_files(self) -> list[str]:
         return sorted(path.name for path in (self.folder / "data" / "hosts" / HOST / "cdi").glob("*.json"))

@@ -43,11 +43,13 @@ async def test_prepares_and_unprepares_twice(node: DriverHost, version: str) -> 
             (["it-1"], HOST, VF1, [f"{DRIVER}/device={claim['uid']}-{VF1}"])]
         assert await node.states() == {"gold": "prepared"}
         assert node.cdi_files() == [f"{DRIVER}-claim_{claim['uid']}.json"]
+        assert node.drivers() == ["vfio-pci", "vfio-pci"]
     for _ in range(2):
         answer = (await node.client.unprepare(info, claim, version=version))[claim["uid"]]
         assert answer.error == ""
         assert await node.states() == {"gold": "released"}
         assert node.cdi_files() == []
+        assert node.drivers() == ["iavf", "iavf"]
     assert (await node.client.prepare(info, claim, version=version))[claim["uid"]].error == ""
     assert await node.states() == {"gold": "prepared"}
 
