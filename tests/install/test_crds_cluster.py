@@ -4,7 +4,6 @@ embedded server shows them."""
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import urllib.error
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from tests.cases import plugin
 from tests.controllers.numa_hosts import flavor, machine, scene
 from tests.install import structural
 from tests.install.sample_objects import SAMPLES, WRONG, places, put
-from tests.install.test_crds import SCHEMAS, admitted
+from tests.install.test_crds import SCHEMAS
 from tests.kubernetes import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -232,15 +231,6 @@ def test_kubectl_explains_every_kind(server: Cluster) -> None:
 
 def _explained(server: Cluster, word: str) -> bool:
     return server.kubectl("explain", word).returncode == 0
-
-
-def test_run_strategy_and_running_exclude_each_other_as_in_admission(server: Cluster) -> None:
-    kind, obj = SAMPLES["owner"]
-    for running, strategy in itertools.product((None, False, True), (None, "Always")):
-        spec = {**obj["spec"], "running": running, "runStrategy": strategy}
-        given = {**obj, "spec": spec}
-        accepted = isinstance(tried(server, kind, placed(kind, given, "it")), dict)
-        assert accepted == admitted(kind, given, obj) == structural.accepts(SCHEMAS[kind], given)
 
 
 def test_field_selectors(server: Cluster) -> None:

@@ -14,7 +14,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.served import descriptions
 from outfitter.api.served.descriptions import Path
 from outfitter.api.validate.shapes import QUANTITY, SHAPES, Time
-from outfitter.install.schema_rules import ENUMERATIONS, LIST_KEYS, UNCHECKED, VALIDATIONS
+from outfitter.install.schema_rules import ENUMERATIONS, LIST_KEYS, UNCHECKED
 
 KEEPS_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 _TYPES: Mapping[Any, Object] = {
@@ -45,9 +45,7 @@ def _object(tree: Any, shape: Mapping[str, Any], path: Path, *, checked: bool = 
     if not checked:
         return out
     required = {name[:-1] for name in shape if name.endswith("!")} | {*filter(None, [LIST_KEYS.get(".".join(path))])}
-    rules = [dict(rule) for rule in VALIDATIONS.get(".".join(path), ())]
-    more = {"required": sorted(required), "x-kubernetes-validations": rules}
-    return {"type": "object", **out} | {name: value for name, value in more.items() if value}
+    return {"type": "object", **out} | ({"required": sorted(required)} if required else {})
 
 
 def _field(tree: Any, wanted: Any, path: Path, *, checked: bool) -> Object:

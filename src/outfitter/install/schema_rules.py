@@ -1,6 +1,9 @@
-"""What the schemas of CRDs require beyond types, by path: values of enumerations, lists that have a key, and CEL rules. All of
-it is taken from the rules of admission, which refuse the same: a test compares them. Paths begin with the kind; items of lists
-and values of maps add nothing to them. Called by `schema`."""
+"""What the schemas of CRDs require beyond types, by path: values of enumerations, and lists that have a key. All of it is
+taken from the rules of admission, which refuse the same: a test compares them. Paths begin with the kind; items of lists and
+values of maps add nothing to them. Called by `schema`.
+
+There is no CEL rule: the API server evaluates one also where nothing below it has changed, and refuses an object whose stored
+fields have other types than the schema's; not even its finalizer could be removed."""
 
 from __future__ import annotations
 
@@ -60,11 +63,6 @@ LIST_KEYS: Mapping[str, str] = {
         "domain.devices.interfaces", "domain.devices.disks")},
     "VirtualMachine.spec.resourceClaimTemplates": "name",
 }
-# CEL rules. A test compares each with admission.
-VALIDATIONS: Mapping[str, tuple[Mapping[str, str], ...]] = {
-    "VirtualMachine.spec": ({
-        "rule": "!has(self.running) || !has(self.runStrategy)",
-        "message": "Running and RunStrategy are mutually exclusive: keep RunStrategy, Running is deprecated"},)}
 # Lists whose entries may have any type: as in admission, a malformed entry that is stored already must not keep a page from
 # being written. The API server would check all entries of a list of which one has changed.
 UNCHECKED = frozenset(f"LedgerPage.spec.{field}" for field in ("bookings", "reserved", "quarantined", "unclean"))
