@@ -16,7 +16,6 @@ KEPT = {
     "apiserver.aggregated.front_proxy.FrontProxy.on_client_ca": "the same",
     "apiserver.http_connection.HttpConnection.data_received": "called by the transport",
     "apiserver.http_connection.HttpConnection.on_header": "called by the parser",
-    "install.crds.definitions": "the CustomResourceDefinitions of a cluster",
     "launcher.simulated.Simulated.simulate_end": "a guest that ends by itself, in the simulated hypervisor",
     "ledger.book.move": "moves: the holder of a booking changes",
     "ledger.book.transfer": "moves: a holder's bookings on another host",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outfitter.api import conditions, kinds
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Invalid
+from outfitter.install import crds, resources
 from tests.controllers import scenario as scenes
 from tests.controllers.numa_hosts import flavor, machine, scene
 from tests.controllers.scenario import Scene
+from tests.install import previous_release
+from tests.kubernetes import Cluster
 
 ADDED = {"ofALaterVersion": {"any": ["thing", 1]}}  # a field that this version does not know
 
@@ -49,6 +54,36 @@ async def test_running_vms_and_fields_of_a_later_version_outlive_the_change_of_v
             assert part["ofALaterVersion"] == ADDED["ofALaterVersion"], f"kept by all writers of {kind.kind}"
         await here.delete(kinds.VMI, "blue")
         await here.gone("blue")
+        await here.empty()
+
+
+async def _define(here: Scene, definition: Callable[[Kind], Object]) -> None:
+    for kind in (*crds.KUBEVIRT, *crds.OURS):
+        await here.store.patch(resources.CRD, kind.resource, {"spec": {"versions": definition(kind)["spec"]["versions"]}})
+
+
+@pytest.mark.cluster
+async def test_definitions_are_exchanged_under_a_running_vm(control_plane: Cluster) -> None:
+    """The definitions of the previous release and those of this one, in both directions, while controllers and agents work."""
+    async with scenes.on_cluster(control_plane, f"up-{uuid.uuid4().hex[:8]}", 2) as here:
+        await here.classes()
+        await here.template()
+        await here.machine("blue")
+        before = await here.running("blue")
+        await here.store.patch(kinds.VMI, "blue", {"status": ADDED}, here.namespace, subresource="status")
+        await here.store.patch(kinds.LEDGER_PAGE, here.host.name, {"spec": ADDED})
+        await _define(here, lambda kind: previous_release.definition(kind, kind.version))
+        await _define(here, crds.definition)
+        await here.machine("green")  # its VMI, pod, page and status are written by watchers that the exchange has cut off
+        await here.running("green")
+        vmi, page = await here.running("blue"), await here.find(kinds.LEDGER_PAGE, here.host.name)
+        assert page is not None
+        assert vmi["metadata"]["uid"] == before["metadata"]["uid"]
+        assert vmi["status"]["deviceStatus"] == before["status"]["deviceStatus"]
+        assert (vmi["status"]["ofALaterVersion"], page["spec"]["ofALaterVersion"]) == (ADDED["ofALaterVersion"],) * 2
+        for name in ("blue", "green"):
+            await here.delete(kinds.VMI, name)
+        await here.gone("blue", "green")
         await here.empty()
 
 

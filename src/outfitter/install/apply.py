@@ -1,5 +1,6 @@
 """Bring a cluster to a list of objects: server-side apply of each, in order, then removal of what an earlier version installed
-and this one does not. Every step may be repeated, so an installation that was interrupted is completed by the next."""
+and this one does not. Once the definitions are served, objects that are stored in an older version are written again. Every
+step may be repeated, so an installation that was interrupted is completed by the next."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable, Sequence
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import NotFound, TimedOut
-from outfitter.install import names, preflight, resources
+from outfitter.install import names, preflight, resources, stored_versions
 from outfitter.install.resources import Key
 from outfitter.store.clock import Clock
 from outfitter.store.kube import Kube
@@ -26,6 +27,7 @@ async def apply(kube: Kube, objects: Sequence[Object], namespace: str, report: R
         if definitions and obj is definitions[-1]:
             for definition in definitions:
                 await _established(kube, definition["metadata"]["name"], clock, timeout)
+            await stored_versions.migrate(kube, definitions, report)
     for kind, place, name in await superfluous(kube, objects):
         await kube.delete(kind, name, place)
         report(f"{resources.title((kind, place, name))} pruned")
