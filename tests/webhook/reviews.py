@@ -111,9 +111,11 @@ async def running(clock: ManualClock, *given: tuple[Kind, Object]) -> AsyncItera
     await store.close()
 
 
-def kubevirt(*gates: str) -> Object:
+def kubevirt(gates: bool = True) -> Object:
+    """With all feature gates on, or off."""
+    on, off = (GATES, ()) if gates else ((), GATES)
     return {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}, "spec": {"configuration": {
-        "developerConfiguration": {"featureGates": list(gates)}}}}
+        "developerConfiguration": {"featureGates": list(on), "disabledFeatureGates": list(off)}}}}
 
 
 @functools.cache

@@ -32,11 +32,11 @@ class ServerTls:
 
     def __init__(self, server: TlsServer) -> None:
         self._server = server
-        self._certificates: WebhookCertificates | None = None
+        self.certificates: WebhookCertificates | None = None  # in use
         self._client_ca = ""
 
     def use(self, certificates: WebhookCertificates) -> None:
-        self._certificates = certificates
+        self.certificates = certificates
         self._apply()
 
     def trust(self, client_ca: str) -> None:
@@ -44,14 +44,14 @@ class ServerTls:
         self._apply()
 
     def _apply(self) -> None:
-        if self._certificates is None:
+        if self.certificates is None:
             return
         context = server_context()
         if self._client_ca:
             context.load_verify_locations(cadata=self._client_ca)
         else:
             context.verify_mode = ssl.CERT_NONE  # or a client certificate would end the connection
-        pair = self._certificates.serving
+        pair = self.certificates.serving
         memory = os.memfd_create("certificate", os.MFD_CLOEXEC)  # OpenSSL reads files; the key must not be on a disk
         try:
             os.write(memory, pair.cert + pair.key)
