@@ -43,7 +43,8 @@ def text(value: bytes) -> str:
 
 
 def named(name: str, **more: Any) -> Object:
-    meta = {"name": name, "uid": name, "creationTimestamp": stamp(timedelta(days=1)), **more.pop("metadata", {})}
+    meta = {"name": name, "uid": name, "creationTimestamp": stamp(timedelta(days=1)),
+            "labels": {"app.kubernetes.io/managed-by": "outfitter"}, **more.pop("metadata", {})}
     return {"metadata": meta, **more}
 
 
@@ -81,7 +82,8 @@ def lease(ago: timedelta = timedelta()) -> Object:
 
 def definition(kind: kinds.Kind) -> Object:
     crd = crds.definition(kind)
-    return {**crd, "status": {"conditions": [{"type": "Established", "status": "True"}], "storedVersions": [kind.version]}}
+    return {**crd, "metadata": {**crd["metadata"], "labels": {"app.kubernetes.io/managed-by": "outfitter"}},
+            "status": {"conditions": [{"type": "Established", "status": "True"}], "storedVersions": [kind.version]}}
 
 
 def hooks(ca: pki.Pair | None = CA) -> Object:
@@ -104,18 +106,22 @@ def claim(name: str, device: str = "", *, metadata: Object | None = None) -> Obj
     return named(name, metadata={"namespace": "default", **(metadata or {})}, spec={"devices": {}}, **status)
 
 
+DEFINITIONS = [definition(kind) for kind in OURS]
+VALID = certificate(NOW + timedelta(days=60))
+
+
 def healthy() -> Table:
     return {
         "/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.3"},
         "/apis": {"groups": [{"name": "resource.k8s.io", "versions": [{"groupVersion": "resource.k8s.io/v1"}]}]},
         DRA: {"resources": [{"name": "resourceclaims"}, {"name": "devicetaintrules"}]},
         "/metrics": 'kubernetes_feature_enabled{name="DynamicResourceAllocation",stage=""} 1\n',
-        CRDS: [definition(kind) for kind in OURS],
+        CRDS: DEFINITIONS,
         f"{APPS}/deployments": [workload("outfitter-controller"), workload("outfitter-webhook")],
         f"{APPS}/daemonsets": [workload("outfitter-node", "DaemonSet", 1)],
         f"{CORE}/pods": [pod("outfitter-controller-1"), pod("outfitter-controller-2"), pod("outfitter-node-1")],
         LEASES: [lease()],
-        SECRET: certificate(NOW + timedelta(days=60)),
+        SECRET: VALID,
         f"{CORE}/configmaps/outfitter-config": named("outfitter-config", data={"config.yaml": ""}),
         f"{ADMISSION}/validating{WEBHOOK}": hooks(), f"{ADMISSION}/mutating{WEBHOOK}": hooks(),
         API_SERVICE: named("v1.subresources.kubevirt.io", spec={"caBundle": text(CA.cert)},

@@ -78,3 +78,25 @@ def test_definitions_of_another_version_and_a_host_that_is_no_node(cluster: kube
     assert "which is not a node" in texts["cluster-agent-names", "host/worker-7.example.com"]
     assert "has no IOMMU" in texts["cluster-node-iommu", "node/worker-7.example.com"]
     assert "outfitter-controller, outfitter-webhook, outfitter-node do not exist" in texts["cluster-workloads", ""]
+    done = cluster.kubectl("delete", "crd", other["metadata"]["name"], kinds.HOST_INVENTORY.resource)
+    assert done.returncode == 0, done
+
+
+def test_an_installation_is_compared_with_what_it_should_be(cluster: kubernetes.Cluster) -> None:
+    done = typed("install", "--apply", kubeconfig=cluster.kubeconfig)
+    assert done.code == 0, done
+    found = findings(cluster.kubeconfig)
+    for code in ("cluster-crds", "cluster-role-rights", "cluster-version-skew", "cluster-caller-rights"):
+        assert found[code]["level"] == "ok", found[code]
+    assert found["cluster-workloads"]["level"] == "error"  # nothing runs pods here
+    assert "no certificate in tls.crt" in found["cluster-webhook-certificate"]["message"]
+    assert cluster.kubectl("delete", "clusterrolebinding", "outfitter-node").returncode == 0
+    drop = [{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec"}]
+    patched = cluster.kubectl("patch", "crd", kinds.FLAVOR.resource, "--type=json", "-p", json.dumps(drop))
+    assert patched.returncode == 0, patched
+    found = findings(cluster.kubeconfig)
+    assert found["cluster-role-rights"]["subject"] == "outfitter-node"
+    assert "differs from that of this version" in found["cluster-crds"]["message"]
+    assert typed("install", "--apply", kubeconfig=cluster.kubeconfig).code == 0  # the command that it names mends both
+    found = findings(cluster.kubeconfig)
+    assert (found["cluster-role-rights"]["level"], found["cluster-crds"]["level"]) == ("ok", "ok")

@@ -18,9 +18,12 @@ from outfitter.cli import scan
 from outfitter.cli.client import Client, default_data
 from outfitter.doctor import cluster_checks, cluster_state, host_checks, host_state
 from outfitter.doctor.codes import CODES
+from outfitter.doctor.expected import from_manifests
 from outfitter.doctor.finding import Finding, Level, count, error
 from outfitter.doctor.host_state import KUBELET, LibvirtState
 from outfitter.errors import BadRequest, NoKubeconfig, StartupRefused, Unauthorized, Unavailable
+from outfitter.install import manifests, names
+from outfitter.install.names import InstallOptions
 from outfitter.inventory import config as configuration
 from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.launcher import connection, libvirt
@@ -69,11 +72,14 @@ def explain(code: str) -> None:
 
 
 async def _cluster(client: Client) -> cluster_state.ClusterState:
-    store = client.store
+    store, namespace = client.store, client.given_namespace or names.NAMESPACE
+
+    def expected(companion: bool) -> cluster_state.Expected:
+        return from_manifests(manifests.objects(InstallOptions(namespace=namespace, companion=companion)))
+
     try:
         async with asyncio.timeout(PATIENCE):
-            return await cluster_state.collect(store, now=SystemClock().now(), namespace=client.given_namespace
-                                               or cluster_state.NAMESPACE)
+            return await cluster_state.collect(store, now=SystemClock().now(), namespace=namespace, expected=expected)
     except TimeoutError as late:
         raise Unavailable(f"{store.access.server} did not answer within {PATIENCE:g} s") from late
 

@@ -13,11 +13,11 @@ from outfitter.api.kinds import Object
 from outfitter.doctor import device_checks, installation_checks
 from outfitter.doctor.cluster_state import ClusterState
 from outfitter.doctor.finding import Finding, count, error, ok, some, warning
+from outfitter.doctor.reading import is_ours
 
 OLDEST = (1, 34)
 DRA = "resource.k8s.io/v1"
 CORE_GATE = "DynamicResourceAllocation"
-MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = tuple(kind for kind in kinds.ALL if not kind.builtin and kind != kinds.NETWORK_ATTACHMENT)
 APPLY = "outfit install --apply"
 DIFFERENCE = "outfit install --diff"
@@ -143,14 +143,10 @@ def _definition(state: ClusterState, kind: kinds.Kind, have: Object) -> Iterator
     elif not kind.group.startswith("kubevirt") and stored != kind.version:
         yield error("cluster-crds", f"the definition {name} stores {stored}, this outfitter {kind.version}.",
                     "Apply the definitions of this version.", APPLY, subject=name)
-    elif (wanted := state.expected.definitions.get(name)) is not None and _is_ours(have) and not _contains(
+    elif (wanted := state.expected.definitions.get(name)) is not None and is_ours(have) and not _contains(
             have["spec"], wanted["spec"]):
         yield warning("cluster-crds", f"the definition {name} differs from that of this version.",
                       "Fields that it does not know are dropped by the API server.", f"{DIFFERENCE}; {APPLY}", subject=name)
-
-
-def _is_ours(obj: Object) -> bool:
-    return bool((obj["metadata"].get("labels") or {}).get(MANAGED_BY) == "outfitter")
 
 
 def _contains(have: Any, wanted: Any) -> bool:

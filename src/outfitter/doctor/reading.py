@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 from outfitter.api.kinds import Object
 
+MANAGED_BY = "app.kubernetes.io/managed-by"
+
+
+def is_ours(obj: Object) -> bool:
+    """Whether `outfit install` created an object; KubeVirt has some of the same names."""
+    return bool((obj["metadata"].get("labels") or {}).get(MANAGED_BY) == "outfitter")
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

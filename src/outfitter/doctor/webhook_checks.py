@@ -14,6 +14,7 @@ from cryptography.exceptions import InvalidSignature
 from outfitter.api.kinds import Object
 from outfitter.doctor.cluster_state import CERTIFICATE, WEBHOOK, ClusterState
 from outfitter.doctor.finding import Finding, error, ok, some, warning
+from outfitter.doctor.reading import is_ours
 
 APPLY = "outfit install --apply"
 SOON = timedelta(days=2)
@@ -94,6 +95,8 @@ def _certificate(state: ClusterState) -> Iterator[Finding]:
 
 def _bundles(objects: Sequence[Object]) -> Iterator[list[x509.Certificate]]:
     for obj in objects:
+        if not is_ours(obj):
+            continue  # of KubeVirt, whose companion we are
         hooks = [hook.get("clientConfig") or {} for hook in obj.get("webhooks") or ()] or [obj.get("spec") or {}]
         for text in sorted({hook["caBundle"] for hook in hooks if hook.get("caBundle")}):
             yield _pem(text)
