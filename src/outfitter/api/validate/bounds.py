@@ -97,24 +97,24 @@ _WALKS: Mapping[str, tuple[Walk, ...]] = {
     kind: tuple((tuple(path.split(".")), most) for path, most in bounds.items()) for kind, bounds in BOUNDS.items()}
 
 
-class _Tree(NamedTuple):
+class _BoundTree(NamedTuple):
     """The bounds of a kind by field: shared beginnings of their paths are walked once."""
 
     most: int  # items of the value itself
-    fields: Mapping[str, _Tree]
+    fields: Mapping[str, _BoundTree]
 
 
-def _tree(walks: Iterable[Walk]) -> _Tree:
+def _tree(walks: Iterable[Walk]) -> _BoundTree:
     most, below = sys.maxsize, defaultdict[str, list[Walk]](list)
     for path, limit in walks:
         if path:
             below[path[0]].append((path[1:], limit))
         else:
             most = limit
-    return _Tree(most, {field: _tree(rest) for field, rest in below.items()})
+    return _BoundTree(most, {field: _tree(rest) for field, rest in below.items()})
 
 
-_TREES: Mapping[str, _Tree] = {
+_TREES: Mapping[str, _BoundTree] = {
     kind: _tree([*((("metadata", name), METADATA_ITEMS) for name in METADATA_LISTS), *_WALKS.get(kind, ())])
     for kind in ("", *BOUNDS)}
 
@@ -142,12 +142,12 @@ def _check(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = No
         yield from _devices(obj)
 
 
-def _exceeds(value: Any, tree: _Tree) -> bool:
+def _exceeds(value: Any, tree: _BoundTree) -> bool:
     """Whether a list or map is too long. The fast path of every write; `_too_long` finds the causes."""
     return isinstance(value, list | dict) and (len(value) > tree.most or _exceeds_below(value, tree.fields))
 
 
-def _exceeds_below(value: Any, fields: Mapping[str, _Tree]) -> bool:
+def _exceeds_below(value: Any, fields: Mapping[str, _BoundTree]) -> bool:
     if type(value) is dict:
         for field, tree in fields.items():
             if (inner := value.get(field)) and _exceeds(inner, tree):
