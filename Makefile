@@ -1,6 +1,6 @@
 # Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
 .DEFAULT_GOAL := help
-.PHONY: help golden venv up demo pictures test test-parts check bench soak judges test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
+.PHONY: help golden venv up demo deploy pictures test test-parts check bench soak judges test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -37,6 +37,9 @@ demo: venv ## a tour on simulated hosts, unattended
 
 pictures: venv ## redraw the pictures of README.md from what the product prints
 	@$(BIN)/python scripts/pictures.py
+
+deploy: venv ## write deploy/ (kustomize) from what outfit install installs
+	@$(BIN)/python scripts/deploy.py
 
 check: venv ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check src tests bench scripts

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,10 +19,11 @@ from outfitter.store import pki
 from tests.e2e.process import typed
 
 
-def printed(*words: str) -> list[dict[str, Any]]:
+@functools.cache
+def printed(*words: str) -> Sequence[Mapping[str, Any]]:
     done = typed("install", "--dry-run", *words)
     assert done.code == 0, done.err
-    return list(yaml.safe_load_all(done.out))
+    return list(yaml.load_all(done.out, Loader=yaml.CSafeLoader))
 
 
 def test_dry_run_prints_every_object_in_order() -> None:

@@ -37,13 +37,8 @@ RULES: dict[Kind, tuple[str, str]] = {
         "oldObject.?status.?activePods.orValue({}).map(uid, oldObject.status.activePods[uid])",
         "a node agent reports on VMIs of its own node only",
     ),
-    kinds.RESOURCE_CLAIM: (
-        "object.?status.?allocation == oldObject.?status.?allocation && object.?status.?reservedFor == "
-        "oldObject.?status.?reservedFor",
-        "a node agent writes status.devices of a claim only",
-    ),
 }
-BY_STATUS = (kinds.VMI, kinds.RESOURCE_CLAIM)  # kinds of which an agent writes nothing but the status
+BY_STATUS = (kinds.VMI,)  # kinds of which an agent writes nothing but the status
 
 
 def objects(options: InstallOptions) -> list[Object]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outfitter.api import kinds
-from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Kind, Object
 from outfitter.install import names
 from outfitter.install.names import InstallOptions
@@ -19,6 +18,7 @@ from outfitter.scheduling.nova import flavor_claim
 GROUP = "rbac.authorization.k8s.io"
 READ = "get list watch"
 KUBE_SYSTEM = "kube-system"
+CA = "list watch patch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,41 +80,26 @@ def controller() -> Rights:
 
 def webhook() -> Rights:
     versions = [f"{version}.{names.SUBRESOURCES}" for version in names.SUBRESOURCE_VERSIONS]
-    configurations = "get list watch patch"
     admission = "admissionregistration.k8s.io"
     return Rights(
         cluster=(
-            # What the rules of admission look up.
-            *(
-                rule(kind, READ)
-                for kind in (
-                    kinds.KUBEVIRT,
-                    kinds.NODE,
-                    kinds.POD,
-                    kinds.LEDGER_PAGE,
-                    kinds.FLAVOR,
-                    kinds.RESOURCE_CLAIM,
-                    kinds.RESOURCE_CLAIM_TEMPLATE,
-                    kinds.DEVICE_CLASS,
-                    kinds.RESOURCE_SLICE,
-                )
-            ),
-            rule(kinds.NETWORK_ATTACHMENT, "get"),
+            # What the rules of admission look up: some kept in memory, some read when they are needed.
+            *(rule(kind, "list watch") for kind in (kinds.KUBEVIRT, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE)),
+            *(rule(kind, "get") for kind in (kinds.LEDGER_PAGE, kinds.NODE, kinds.RESOURCE_CLAIM, kinds.NETWORK_ATTACHMENT)),
+            *(rule(kind, "list") for kind in (kinds.POD, kinds.RESOURCE_SLICE)),
             # What virtctl asks of VMs: the caller's right to it is reviewed first.
-            rule(kinds.VM, "get patch"),
-            rule(kinds.VM, "patch", subresource="status"),
-            rule(kinds.VMI, "get patch"),
-            rule(kinds.VMI, "patch", subresource="status"),
+            *(rule(kind, "get patch") for kind in (kinds.VM, kinds.VMI)),
+            *(rule(kind, "patch", subresource="status") for kind in (kinds.VM, kinds.VMI)),
             rule("subjectaccessreviews", "create", group="authorization.k8s.io"),
             # Its CA, in what the API server calls it by.
-            rule("validatingwebhookconfigurations", configurations, group=admission, only=[names.WEBHOOK_CONFIGURATION]),
-            rule("mutatingwebhookconfigurations", configurations, group=admission, only=[names.WEBHOOK_CONFIGURATION]),
-            rule("apiservices", configurations, group="apiregistration.k8s.io", only=versions),
+            rule("validatingwebhookconfigurations", CA, group=admission, only=[names.WEBHOOK_CONFIGURATION]),
+            rule("mutatingwebhookconfigurations", CA, group=admission, only=[names.WEBHOOK_CONFIGURATION]),
+            rule("apiservices", CA, group="apiregistration.k8s.io", only=versions),
         ),
         # The installation creates the Secret, empty.
-        own=(rule(kinds.SECRET, "get list watch update patch", only=[names.CERTIFICATE]),),
+        own=(rule(kinds.SECRET, "get list watch update", only=[names.CERTIFICATE]),),
         # The CA and the headers by which the API server names its users.
-        system=(rule(kinds.CONFIG_MAP, READ, only=["extension-apiserver-authentication"]),),
+        system=(rule(kinds.CONFIG_MAP, "list watch", only=["extension-apiserver-authentication"]),),
     )
 
 
@@ -136,9 +121,6 @@ def node() -> Rights:
             rule(kinds.VMI, READ),
             rule(kinds.VMI, "patch", subresource="status"),
             rule(kinds.RESOURCE_CLAIM, READ),
-            # status.devices of what this driver prepared; Kubernetes 1.36 asks for the driver's name and the agent's own node.
-            rule(kinds.RESOURCE_CLAIM, "patch", subresource="status"),
-            rule(kinds.RESOURCE_CLAIM, "associated-node:patch", subresource="driver", only=[DRIVER]),
         )
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
+from urllib.parse import urlsplit
 
 from outfitter.api.kinds import Object
 from outfitter.install import names
@@ -13,6 +14,7 @@ from outfitter.install.names import InstallOptions
 
 CONFIG_FILE = PurePosixPath("/etc/outfitter/config.yaml")
 HEALTH = 8080
+SERVICE_PORT = 443
 WEBHOOK_PORT = 8443  # of the container; 443 of the Service
 USER = 65532  # "nonroot" of the images
 # Folders of the host that the node agent uses, by their name in the pod, and how the kubelet checks them.
@@ -55,7 +57,7 @@ def objects(options: InstallOptions) -> list[Object]:
         config_map(options),
         certificate(options),
         service(options),
-        _deployment("controller", _container("controller", [], options), options),
+        _deployment("controller", {**_container("controller", [], options), "env": _launcher(options)}, options),
         _deployment(
             "webhook", _container("webhook", [f"--address=:{WEBHOOK_PORT}"], options, {"webhook": WEBHOOK_PORT}), options
         ),
@@ -91,15 +93,15 @@ def certificate(options: InstallOptions) -> Object:
 
 
 def service(options: InstallOptions) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": names.metadata(names.WEBHOOK, "webhook", namespace=options.namespace),
-        "spec": {
+    """Of a webhook outside the cluster: a name for its host, as an APIService has no URL."""
+    if options.webhook_url:
+        spec: Object = {"type": "ExternalName", "externalName": urlsplit(options.webhook_url).hostname}
+    else:
+        spec = {
             "selector": _selector("webhook"),
-            "ports": [{"name": "webhook", "port": 443, "targetPort": "webhook", "protocol": "TCP"}],
-        },
-    }
+            "ports": [{"name": "webhook", "port": SERVICE_PORT, "targetPort": "webhook", "protocol": "TCP"}],
+        }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata("webhook", options), "spec": spec}
 
 
 def _deployment(role: str, container: Object, options: InstallOptions) -> Object:
@@ -191,6 +193,14 @@ def _container(role: str, flags: Sequence[str], options: InstallOptions, ports: 
         "readinessProbe": probe("/readyz", periodSeconds=5),
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
     }
+
+
+def _launcher(options: InstallOptions) -> list[Object]:
+    """What the launcher pods run, which the controller creates."""
+    return [
+        {"name": "OUTFITTER_LAUNCHER_IMAGE", "value": options.launcher_image},
+        {"name": "OUTFITTER_LAUNCHER_PULL_POLICY", "value": options.image_pull_policy},
+    ]
 
 
 def _pod(role: str) -> Object:

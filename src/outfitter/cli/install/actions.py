@@ -44,7 +44,9 @@ def print_yaml(chosen: InstallOptions) -> None:
 
 def as_yaml(objects: list[Object]) -> str:
     plain = json.loads(json.dumps(objects))  # what two objects share would be written as an anchor
-    return yaml.safe_dump_all(plain, sort_keys=False, width=120, explicit_start=True)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast, where libyaml is there
+    text: str = yaml.dump_all(plain, Dumper=dumper, sort_keys=False, width=120, explicit_start=True)
+    return text
 
 
 async def apply(client: Client, chosen: InstallOptions, *, timeout: float) -> None:
