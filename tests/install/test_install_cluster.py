@@ -53,6 +53,12 @@ def installed(cluster: kubernetes.Cluster) -> None:
     assert done.code == 0, done.err
 
 
+def without_webhook(cluster: kubernetes.Cluster) -> None:
+    """It does not run here, and no VM is admitted without it."""
+    configurations = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+    cluster.kubectl("delete", configurations, names.WEBHOOK_CONFIGURATION)
+
+
 def run(cluster: kubernetes.Cluster, *words: str, kubeconfig: Path | None = None) -> Typed:
     return typed("install", *words, kubeconfig=kubeconfig or cluster.kubeconfig)
 
@@ -188,6 +194,7 @@ def test_an_upgrade_prunes_what_it_no_longer_has(cluster: kubernetes.Cluster) ->
 
 @pytest.mark.usefixtures("installed")
 def test_remove_is_refused_while_something_is_in_use(cluster: kubernetes.Cluster) -> None:
+    without_webhook(cluster)
     cluster.request("POST", VMS, VM)
     page = {
         "apiVersion": "outfitter.dev/v1alpha1",
@@ -217,6 +224,7 @@ def test_remove_is_refused_while_something_is_in_use(cluster: kubernetes.Cluster
 
 @pytest.mark.usefixtures("installed")
 async def test_removal_by_force_ends_vms_that_no_controller_ends(cluster: kubernetes.Cluster) -> None:
+    without_webhook(cluster)
     cluster.request("POST", VMS, {**VM, "metadata": {**VM["metadata"], "name": "red"}})
     kube = Kube(cluster.access(), clock=SystemClock())
     lines: list[str] = []

@@ -23,6 +23,12 @@ from tests.e2e.process import typed, until
 pytestmark = pytest.mark.cluster
 TEAM = "team"
 DRIVER = "pci.outfitter.dev"
+AGENT = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "agent"},
+    "spec": {"serviceAccountName": names.NODE, "nodeName": "n1", "containers": [{"name": "node", "image": "none"}]},
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Clu
         running.kubectl("-n", TEAM, "create", "rolebinding", "ann", "--clusterrole=admin", f"--serviceaccount={TEAM}:ann")
         question = ("auth", "can-i", "create", kinds.VM.resource, "-n", TEAM, f"--as=system:serviceaccount:{TEAM}:ann")
         until(lambda: "yes" in running.kubectl(*question).stdout, "Kubernetes aggregates the roles")
+        running.request("POST", f"/api/v1/namespaces/{names.NAMESPACE}/pods", AGENT)
         yield running
 
 
@@ -172,13 +179,6 @@ def past(name: str, host: str) -> Object:
 @pytest.fixture
 async def agent(cluster: kubernetes.Cluster) -> AsyncIterator[Kube]:
     """The agent of node n1, with the token of its pod."""
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "agent"},
-        "spec": {"serviceAccountName": names.NODE, "nodeName": "n1", "containers": [{"name": "node", "image": "none"}]},
-    }
-    cluster.request("POST", f"/api/v1/namespaces/{names.NAMESPACE}/pods", pod)
     user = access(cluster, names.NAMESPACE, names.NODE, boundObjectRef={"kind": "Pod", "apiVersion": "v1", "name": "agent"})
     yield user
     await user.close()

@@ -1,11 +1,51 @@
-"""The webhook configurations and the APIServices of `outfit webhook`. The CA is not here: the webhook writes it into these
-objects, and an installation that is applied again leaves it."""
+"""The webhook configurations and the APIServices by which the API server calls `outfit webhook`. The CA is not here: the
+webhook writes it into these objects, and an installation that is applied again leaves it."""
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from outfitter.api.kinds import Object
+from outfitter.install import names
 from outfitter.install.names import InstallOptions
+from outfitter.install.workloads import SERVICE_PORT
+from outfitter.webhook import rules
+
+ADMISSION = "admissionregistration.k8s.io/v1"
 
 
 def objects(options: InstallOptions) -> list[Object]:
-    return []
+    return [
+        *([] if options.companion else [_api_service(version, options) for version in names.SUBRESOURCE_VERSIONS]),
+        *(_configuration(mutating, options) for mutating in (False, True)),
+    ]
+
+
+def _configuration(mutating: bool, options: InstallOptions) -> Object:
+    def client(path: str) -> Object:
+        if options.webhook_url:
+            return {"url": options.webhook_url.rstrip("/") + path}
+        return {"service": {"namespace": options.namespace, "name": names.WEBHOOK, "path": path, "port": SERVICE_PORT}}
+
+    return {
+        "apiVersion": ADMISSION,
+        "kind": f"{'Mutating' if mutating else 'Validating'}WebhookConfiguration",
+        "metadata": names.metadata(names.WEBHOOK_CONFIGURATION, "webhook"),
+        "webhooks": rules.entries(options.namespace, client, mutating=mutating, companion=options.companion),
+    }
+
+
+def _api_service(version: str, options: InstallOptions) -> Object:
+    port = urlsplit(options.webhook_url or "").port or SERVICE_PORT
+    return {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": names.metadata(f"{version}.{names.SUBRESOURCES}", "webhook"),
+        "spec": {
+            "group": names.SUBRESOURCES,
+            "version": version,
+            "groupPriorityMinimum": 1000,
+            "versionPriority": 15 if version == names.SUBRESOURCE_VERSIONS[0] else 14,
+            "service": {"namespace": options.namespace, "name": names.WEBHOOK, "port": port},
+        },
+    }
