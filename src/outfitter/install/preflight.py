@@ -26,9 +26,9 @@ async def check(kube: Kube, objects: Sequence[Object], namespace: str) -> None:
     """CommandFailed: this cannot be installed here, why, and what helps."""
     await check_version(kube)
     await check_rights(kube)
-    await _check_definitions(kube, objects)
+    known = await _check_definitions(kube, objects)
     await _check_namespace(kube, namespace)
-    await _check_accepted(kube, objects)
+    await _check_accepted(kube, [obj for obj in objects if obj["metadata"]["name"] not in known])
 
 
 async def check_version(kube: Kube) -> None:
@@ -67,14 +67,13 @@ async def check_rights(kube: Kube) -> None:
         )
 
 
-async def _check_definitions(kube: Kube, objects: Sequence[Object]) -> None:
-    """CRDs under our names that others installed are not overwritten."""
+async def _check_definitions(kube: Kube, objects: Sequence[Object]) -> set[str]:
+    """CRDs under our names that others installed are not overwritten. The names of those that exist."""
     wanted = {obj["metadata"]["name"] for obj in objects if obj["kind"] == resources.CRD.kind}
-    foreign = [
-        obj for obj in (await kube.list(resources.CRD)).items if obj["metadata"]["name"] in wanted and not names.managed(obj)
-    ]
+    existing = [obj for obj in (await kube.list(resources.CRD)).items if obj["metadata"]["name"] in wanted]
+    foreign = [obj for obj in existing if not names.managed(obj)]
     if not foreign:
-        return
+        return {obj["metadata"]["name"] for obj in existing}
     listed = ", ".join(obj["metadata"]["name"] for obj in foreign)
     if any(_of_kubevirt(obj) for obj in foreign):
         raise CommandFailed(
