@@ -120,6 +120,7 @@ def node() -> Rights:
             rule(kinds.VM, "get"),
             rule(kinds.VMI, READ),
             rule(kinds.VMI, "patch", subresource="status"),
+            # The driver writes no status of claims: Kubernetes 1.36 asks it for neither `binding` nor `driver`.
             rule(kinds.RESOURCE_CLAIM, READ),
         )
     )
