@@ -35,8 +35,26 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernet
     found = kubernetes.assets()
     if found is None or not (found / "kubelet").is_file():
         pytest.skip(MISSING)
+    if os.geteuid() or not all(map(shutil.which, ("setpriv", "unshare", "mount"))):
+        pytest.skip("needs root, setpriv, unshare and mount: a kubelet runs in a mount namespace of its own")
     with kubernetes.Cluster(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True) as running:
         yield running
+
+
+# The kubelet mounts its own folder, writes to fixed places below /var and sets sysctls: it gets a mount namespace of its own,
+# where a folder, the first argument, stands for /var/lib, /var/log and these sysctls.
+INSULATED = ("setpriv", "--pdeathsig", "KILL", "--", "unshare", "--mount", "--propagation", "private", "sh", "-ec", """
+mkdir -p "$0/lib" "$0/log"
+mount --bind "$0/lib" /var/lib
+mount --bind "$0/log" /var/log
+for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys \\
+    kernel/keys/root_maxbytes; do
+  mkdir -p "$0/sys/${name%/*}"
+  cat "/proc/sys/$name" >"$0/sys/$name"
+  mount --bind "$0/sys/$name" "/proc/sys/$name"
+done
+exec "$@"
+""")
 
 
 class Kubelet:
@@ -50,18 +68,19 @@ class Kubelet:
             "healthzPort": health, "healthzBindAddress": "127.0.0.1", "containerRuntimeEndpoint": f"unix://{runtime}",
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"}, "cgroupDriver": "cgroupfs", "cgroupsPerQOS": False,
-            "enforceNodeAllocatable": [], "failSwapOn": False, "makeIPTablesUtilChains": False, "registerNode": True,
+            "enforceNodeAllocatable": [], "failSwapOn": False, "failCgroupV1": False, "makeIPTablesUtilChains": False,
+            "registerNode": True, "volumePluginDir": str(folder / "volume-plugins"),
             "localStorageCapacityIsolation": False, "evictionHard": {"memory.available": "0%"}, "syncFrequency": "1s",
             "podLogsDir": str(folder.parent / "logs"), "resolvConf": "",
-            "featureGates": {"KubeletInUserNamespace": True},  # the host's kernel is not the test's to set
+            "featureGates": {"KubeletInUserNamespace": True},  # there may be no /dev/kmsg
         }
         (folder.parent / "kubelet.json").write_text(json.dumps(config))
 
     def start(self) -> None:
-        leash = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*leash, self._cluster.binaries / "kubelet", f"--config={self.folder.parent / 'kubelet.json'}",
+                [*INSULATED, self.folder.parent / "insulated", self._cluster.binaries / "kubelet",
+                 f"--config={self.folder.parent / 'kubelet.json'}",
                  f"--kubeconfig={self._cluster.kubeconfig}", f"--root-dir={self.folder}", f"--cert-dir={self.folder / 'pki'}",
                  f"--hostname-override={HOST}", "--node-ip=127.0.0.1", "--v=3"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
