@@ -9,8 +9,11 @@ import contextlib
 import json
 import ssl
 import time
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +35,8 @@ from outfitter.webhook.admission_webhook import AdmissionWebhook
 from outfitter.webhook.certificate_rotation import MUTATING, SECRET, VALIDATING, CertificateRotation
 from tests import kubernetes
 from tests.apiserver.asgi import Client, Reply
+from tests.cluster_roles import ClusterRoles
+from tests.e2e.process import until as wait_until
 from tests.webhook import reviews
 from tests.webhook.reviews import NAMESPACE, kubevirt
 
@@ -44,11 +49,14 @@ CONFIGURATIONS = {VALIDATING: False, MUTATING: True}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    """One of its own: its webhook configurations would be in the way of other tests."""
+    """One of its own: its webhook configurations would be in the way of other tests. Outfitter is installed on it, but for
+    these, which each test creates."""
     if kubernetes.assets() is None:
         pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("webhook")) as running:
-        for name in (HERE, NAMESPACE, "kubevirt"):
+    folder = tmp_path_factory.mktemp("webhook")
+    with kubernetes.Cluster(folder, learn=()) as running:
+        ClusterRoles(running, folder / "roles").install()
+        for name in (HERE, "kubevirt"):
             running.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         yield running
 
@@ -115,18 +123,22 @@ def path(kind: Kind) -> str:
     return f"/apis/{kind.group}/{kind.version}/" + (f"namespaces/{HERE}/" if kind.namespaced else "") + kind.plural
 
 
-async def create(store: Kube, kind: Kind, obj: Object, **query: str) -> tuple[int, Object]:
+async def create(store: Kube, kind: Kind, obj: Object, user: str = "", **query: str) -> tuple[int, Object]:
     whole = {"apiVersion": kind.api_version, "kind": kind.kind, **obj}
     status, _, body = await store.raw("POST", path(kind), body=json.dumps(whole).encode(), query=query,
-                                      headers={"Content-Type": "application/json"})
+                                      headers={**headers_of(user), "Content-Type": "application/json"})
     return status, json.loads(body)
 
 
 async def patch(store: Kube, at: str, change: Object, user: str = "") -> tuple[int, Object]:
-    own = {"Impersonate-User": user, "Impersonate-Group": "system:masters"} if user else {}
     status, _, body = await store.raw("PATCH", at, body=json.dumps(change).encode(), headers={
-        **own, "Content-Type": "application/merge-patch+json"})
+        **headers_of(user), "Content-Type": "application/merge-patch+json"})
     return status, json.loads(body)
+
+
+def headers_of(user: str) -> dict[str, str]:
+    """So that a request is that of another user, who may do everything."""
+    return {"Impersonate-User": user, "Impersonate-Group": "system:masters"} if user else {}
 
 
 def causes(status: Object) -> list[tuple[str, str]]:
@@ -245,6 +257,9 @@ async def test_with_the_webhook_away_nothing_gets_in_and_what_runs_goes_on(store
                       (f"{path(kinds.VM)}/good", {"spec": {"runStrategy": "Always"}})):
         status, body = await patch(store, at, change, reviews.CONTROLLER)
         assert status == 200, body
+    page = {"metadata": {"name": "node-1"}, "spec": {"bookings": []}}
+    assert (await create(store, kinds.LEDGER_PAGE, page))[0] == 500
+    assert (await create(store, kinds.LEDGER_PAGE, page, user=reviews.CONTROLLER))[0] == 201
     # what the garbage collector and users do: metadata, and deletes; and all that is no kind of ours
     status, body = await patch(store, f"{path(kinds.VM)}/good", {"metadata": {"labels": {"a": "b"}}})
     assert status == 200, body
@@ -290,3 +305,46 @@ async def test_replicas_that_start_together_use_one_certificate(store: Kube) -> 
     used = {replica.tls.certificates for replica in replicas}
     assert len(used) == 1
     assert base64.b64decode(secret["data"]["tls.crt"]) == used.pop().serving.cert  # type: ignore[union-attr]
+
+
+def test_the_process_needs_no_more_than_the_rights_of_an_installation(
+    cluster: kubernetes.Cluster, tmp_path: Path
+) -> None:
+    """Two replicas with the token of their service account, called by the API server; the aggregated API on the same port."""
+    roles = ClusterRoles(cluster, tmp_path)
+    roles.install()  # again: the Secret, which other tests delete
+    try:
+        first, second = (roles.start("webhook", "--address", "127.0.0.1:0", name=name).ready() for name in ("one", "two"))
+        url, other = (run.until_said("it listens on").rpartition(" ")[2] for run in (first, second))
+        for kind, mutating in CONFIGURATIONS.items():
+            cluster.request("POST", f"/apis/{kind.group}/{kind.version}/{kind.plural}", {
+                "apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": rules.CONFIGURATION},
+                "webhooks": rules.entries(NAMESPACE, lambda path: {"url": f"{url}{path}"}, mutating=mutating)})
+        bad = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", **BAD}
+
+        def refused() -> bool:
+            try:
+                cluster.request("POST", f"{path(kinds.VM)}?dryRun=All", bad)
+            except urllib.error.HTTPError as error:
+                return "denied the request: VirtualMachine.kubevirt.io" in json.loads(error.read())["message"]
+            return False
+
+        wait_until(refused, "the API server calls the webhook")
+        assert first.healthy("/readyz")
+        ports = [int(where.rpartition(":")[2]) for where in (url, other)]
+        assert len({ssl.get_server_certificate(("127.0.0.1", port), timeout=PATIENCE) for port in ports}) == 1
+        assert b'"kind":"APIResourceList"' in _as_front_proxy(cluster, f"{url}/apis/subresources.kubevirt.io/v1")
+        assert (roles.forbidden(), first.stop(), second.stop()) == ([], 0, 0)
+    finally:
+        roles.stop()
+        for kind in CONFIGURATIONS:
+            with contextlib.suppress(urllib.error.HTTPError):
+                cluster.request("DELETE", f"/apis/{kind.group}/{kind.version}/{kind.plural}/{rules.CONFIGURATION}")
+
+
+def _as_front_proxy(cluster: kubernetes.Cluster, url: str) -> bytes:
+    """A request with kube-apiserver's client certificate and the user in a header, as its aggregation layer sends it."""
+    secret = json.loads(cluster.request("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{SECRET}"))
+    context = ssl.create_default_context(cadata=base64.b64decode(secret["data"]["ca.crt"]).decode())
+    context.load_cert_chain(cluster.folder / "pki" / "front-proxy.crt", cluster.folder / "pki" / "front-proxy.key")
+    return kubernetes.fetch(urllib.request.Request(url, headers={"X-Remote-User": "admin"}), context)
