@@ -11,9 +11,6 @@ SRC = Path(__file__).parents[1] / "src"
 # What is used by a step that is still to come, by a framework, or as a named seam for faults.
 KEPT = {
     "app.cluster": "the product on a real API server",
-    "apiserver.aggregated.app.AggregatedApi": "the aggregated API, in the process of the webhook",
-    "apiserver.aggregated.app.warn_user": "the same",
-    "apiserver.aggregated.front_proxy.FrontProxy.on_client_ca": "the same",
     "apiserver.http_connection.HttpConnection.data_received": "called by the transport",
     "apiserver.http_connection.HttpConnection.on_header": "called by the parser",
     "launcher.simulated.Simulated.simulate_end": "a guest that ends by itself, in the simulated hypervisor",

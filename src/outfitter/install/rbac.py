@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import aggregated_apis
 from outfitter.install import names
 from outfitter.install.names import InstallOptions
 from outfitter.scheduling.nova import flavor_claim
@@ -79,7 +80,7 @@ def controller() -> Rights:
 
 
 def webhook() -> Rights:
-    versions = [f"{version}.{names.SUBRESOURCES}" for version in names.SUBRESOURCE_VERSIONS]
+    versions = [aggregated_apis.api_service(*served) for served in aggregated_apis.SERVED]
     admission = "admissionregistration.k8s.io"
     return Rights(
         cluster=(
@@ -87,6 +88,7 @@ def webhook() -> Rights:
             *(rule(kind, "list watch") for kind in (kinds.KUBEVIRT, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE)),
             *(rule(kind, "get") for kind in (kinds.LEDGER_PAGE, kinds.NODE, kinds.RESOURCE_CLAIM, kinds.NETWORK_ATTACHMENT)),
             *(rule(kind, "list") for kind in (kinds.POD, kinds.RESOURCE_SLICE)),
+            rule(kinds.LEDGER_PAGE, "list"),  # to count devices for users who may not read it
             # What virtctl asks of VMs: the caller's right to it is reviewed first.
             *(rule(kind, "get patch") for kind in (kinds.VM, kinds.VMI)),
             *(rule(kind, "patch", subresource="status") for kind in (kinds.VM, kinds.VMI)),

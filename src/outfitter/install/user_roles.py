@@ -41,8 +41,17 @@ def objects() -> list[Object]:
                 rule(kinds.FLAVOR, f"{READ} {WRITE}"),
             ),
         ),
-        # What every user may choose from: names and selectors, no holders.
-        _cluster_role(DEFAULT, (rule(kinds.FLAVOR, READ), rule(kinds.DEVICE_CLASS, READ))),
+        # What every user may choose from, and how much of it is free: names, selectors and counts, no holders; and the version
+        # that virtctl asks for.
+        _cluster_role(
+            DEFAULT,
+            (
+                rule(kinds.FLAVOR, READ),
+                rule(kinds.DEVICE_CLASS, READ),
+                rule(kinds.POOL_STATUS, "list"),
+                rule("version", "get list", group=vm_actions.GROUP),
+            ),
+        ),
         {
             "apiVersion": f"{GROUP}/v1",
             "kind": "ClusterRoleBinding",

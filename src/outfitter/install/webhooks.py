@@ -6,6 +6,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import aggregated_apis
 from outfitter.install import names
 from outfitter.install.names import InstallOptions
 from outfitter.install.workloads import SERVICE_PORT
@@ -16,7 +17,8 @@ ADMISSION = "admissionregistration.k8s.io/v1"
 
 def objects(options: InstallOptions) -> list[Object]:
     return [
-        *([] if options.companion else [_api_service(version, options) for version in names.SUBRESOURCE_VERSIONS]),
+        *(_api_service(*served, options) for served in (
+            aggregated_apis.STATUS if options.companion else aggregated_apis.SERVED)),
         *(_configuration(mutating, options) for mutating in (False, True)),
     ]
 
@@ -35,17 +37,17 @@ def _configuration(mutating: bool, options: InstallOptions) -> Object:
     }
 
 
-def _api_service(version: str, options: InstallOptions) -> Object:
+def _api_service(group: str, version: str, options: InstallOptions) -> Object:
     port = urlsplit(options.webhook_url or "").port or SERVICE_PORT
     return {
         "apiVersion": "apiregistration.k8s.io/v1",
         "kind": "APIService",
-        "metadata": names.metadata(f"{version}.{names.SUBRESOURCES}", "webhook"),
+        "metadata": names.metadata(aggregated_apis.api_service(group, version), "webhook"),
         "spec": {
-            "group": names.SUBRESOURCES,
+            "group": group,
             "version": version,
             "groupPriorityMinimum": 1000,
-            "versionPriority": 15 if version == names.SUBRESOURCE_VERSIONS[0] else 14,
+            "versionPriority": 15 if version == "v1" else 14,
             "service": {"namespace": options.namespace, "name": names.WEBHOOK, "port": port},
         },
     }

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import aggregated_apis
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, NotFound, OutfitterError, StartupRefused, Unavailable
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
@@ -42,7 +43,7 @@ class CaTarget:
 
 
 TARGETS = (CaTarget(VALIDATING, rules.CONFIGURATION), CaTarget(MUTATING, rules.CONFIGURATION),
-           CaTarget(API_SERVICE, "v1.subresources.kubevirt.io"), CaTarget(API_SERVICE, "v1alpha3.subresources.kubevirt.io"))
+           *(CaTarget(API_SERVICE, aggregated_apis.api_service(*served)) for served in aggregated_apis.SERVED))
 
 
 def server_names(namespace: str) -> list[str]:

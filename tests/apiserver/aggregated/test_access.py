@@ -12,7 +12,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.apiserver.aggregated.access_review import KEPT
 from outfitter.apiserver.aggregated.app import AggregatedApi
-from outfitter.errors import Unavailable
+from outfitter.errors import Forbidden, Unavailable
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from tests.apiserver.aggregated.proxied import ProxiedClient, Reviews, certificate, config_map
@@ -67,6 +67,14 @@ async def test_without_a_decision_nothing_is_done(proxied: ProxiedClient, ruled:
     answer = await proxied.put(f"{PLACE}/start", {})
     assert (answer.status, answer.json["message"], len(reviews.asked)) == (503, "kube-apiserver cannot be reached", 2)
     assert await ruled.get(kinds.VM, "blue", "default") == made
+
+
+async def test_rights_that_this_process_lacks_are_not_refused_to_the_user(proxied: ProxiedClient, reviews: Reviews) -> None:
+    reviews.fails = Forbidden('User "outfitter-webhook" cannot create resource "subjectaccessreviews"')
+    answer = await proxied.put(f"{PLACE}/start", {})
+    assert (answer.status, answer.json["message"]) == (503, (
+        'outfit webhook lacks a right: User "outfitter-webhook" cannot create resource "subjectaccessreviews"; '
+        "outfit install --apply grants it"))
 
 
 FORGED: dict[str, tuple[Object, list[tuple[str, str]], str]] = {

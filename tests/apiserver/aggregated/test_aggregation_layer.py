@@ -1,17 +1,16 @@
 """The aggregated API behind a real kube-apiserver: virtctl, users with RBAC, and callers who go around kube-apiserver.
 
-kube-apiserver finds it by a Service of type ExternalName (docs/testing.md)."""
+It is `outfit webhook` as a process of its own, with the rights and APIServices of `outfit install`; kube-apiserver finds it
+by a Service of type ExternalName (docs/testing.md)."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
 import shutil
 import ssl
 import subprocess
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,21 +23,18 @@ import pytest
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord
-from outfitter.apiserver.aggregated.app import AggregatedApi, warn_user
-from outfitter.apiserver.server import Server
-from outfitter.store import kubeconfig, pki
+from outfitter.store import pki
 from outfitter.store.clock import SystemClock
-from outfitter.store.kube import Kube
 from tests import kubernetes
-from tests.cli.test_device_view import BOOKED, page, published, vf
+from tests.cli.test_device_view import ADDRESS, BOOKED, page, published, vf
+from tests.cluster_roles import ClusterRoles
 from tests.e2e.process import PATIENCE, typed, until
 
 pytestmark = pytest.mark.cluster
-SYSTEM, TEAM, OTHER = "aggregated-system", "aggregated-team", "aggregated-other"
+TEAM, OTHER = "team", "other"
 GROUP = "subresources.kubevirt.io"
 SERVED = ((GROUP, "v1"), (GROUP, "v1alpha3"), ("status.outfitter.dev", "v1alpha1"))
-NODE = "aggregated-node"
-SERVICE = "outfitter-webhook"
+NODE = "node-0"
 CACHED = Path(__file__).parents[3] / "scripts" / "virtctl"
 
 
@@ -51,115 +47,30 @@ def virtctl() -> str:
     return f"{folder}/virtctl"
 
 
-def role(kind: str, name: str, rules: list[Object], **meta: str) -> Object:
-    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name, **meta}, "rules": rules}
-
-
-def binding(kind: str, name: str, to: tuple[str, str], account: str, place: str, **meta: str) -> Object:
-    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name, **meta},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": to[0], "name": to[1]},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": place}]}
-
-
-VM_RULES: list[Object] = [
-    {"apiGroups": ["kubevirt.io"], "resources": ["virtualmachines", "virtualmachineinstances"], "verbs": ["get", "patch"]},
-    {"apiGroups": ["kubevirt.io"], "resources": ["virtualmachines/status", "virtualmachineinstances/status"],
-     "verbs": ["patch"]},
-    {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
-    {"apiGroups": ["resource.k8s.io", "outfitter.dev"], "resources": ["resourceslices", "ledgerpages"], "verbs": ["list"]},
-]
-USER_RULES: list[Object] = [
-    {"apiGroups": [GROUP], "resources": ["virtualmachines/start"], "verbs": ["update"]},
-    {"apiGroups": ["kubevirt.io"], "resources": ["virtualmachines", "virtualmachineinstances"], "verbs": ["get", "list"]},
-]
-RULES: list[Object] = [
-    *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (SYSTEM, TEAM, OTHER)),
-    {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVICE, "namespace": SYSTEM}},
-    {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "ann", "namespace": TEAM}},
-    role("ClusterRole", SERVICE, VM_RULES),
-    binding("ClusterRoleBinding", SERVICE, ("ClusterRole", SERVICE), SERVICE, SYSTEM),
-    binding("RoleBinding", SERVICE, ("Role", "extension-apiserver-authentication-reader"), SERVICE, SYSTEM,
-            namespace="kube-system"),
-    role("ClusterRole", "aggregated-user", [
-        {"apiGroups": ["status.outfitter.dev"], "resources": ["poolstatuses"], "verbs": ["list"]}]),
-    binding("ClusterRoleBinding", "aggregated-user", ("ClusterRole", "aggregated-user"), "ann", TEAM),
-    role("Role", "admin", USER_RULES, namespace=TEAM),
-    binding("RoleBinding", "admin", ("Role", "admin"), "ann", TEAM, namespace=TEAM),
-]
-
-
 class Aggregation:
-    """The aggregated API with its service account, in an event loop of its own, and its users."""
+    """`outfit webhook` as a process, on a control plane where `outfit install` has put its rights and APIServices."""
 
     def __init__(self, cluster: kubernetes.Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
-        self.apply(*RULES)
-        clock = SystemClock()
-        begin, end = clock.now() - timedelta(hours=1), clock.now() + timedelta(days=1)
-        self.ca = pki.authority("aggregated-tests", valid_from=begin, valid_until=end)
-        pki.server(self.ca, SERVICE, hosts=[f"{SERVICE}.{SYSTEM}.svc", "127.0.0.1"], valid_from=begin,
-                   valid_until=end).save(folder, "serving")
-        self.server: Server
-        self._began, self._failed = threading.Event(), list[BaseException]()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, args=(clock,), name="aggregated-api")
-        self._thread.start()
-        assert self._began.wait(PATIENCE), "it serves"
-        assert not self._failed, self._failed
-
-    def _run(self, clock: SystemClock) -> None:
-        try:
-            self._loop.run_until_complete(self._serve(clock))
-        except BaseException as error:
-            self._failed.append(error)
-        finally:
-            self._began.set()
-            self._loop.close()
-
-    async def _serve(self, clock: SystemClock) -> None:
-        self._stop = asyncio.Event()
-        access = kubeconfig.load(self.token_config(SERVICE, SYSTEM), clock=clock)
-        store = Kube(access, clock=clock, warn=warn_user)
-        api, known = AggregatedApi(store, clock=clock), asyncio.Event()
-        authority = self.folder / "front-proxy-ca.crt"
-
-        def trust(pem: str) -> None:
-            authority.write_text(pem)
-            known.set()
-
-        api.front_proxy.on_client_ca(trust)
-        running = asyncio.create_task(api.run())
-        await known.wait()
-        self.server = Server(api, certfile=self.folder / "serving.crt", keyfile=self.folder / "serving.key", ca=authority)
-        await self.server.start()
-        self._began.set()
-        await self._stop.wait()
-        await self.server.stop()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await store.close()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE)
-        assert not self._failed, self._failed
-
-    def register(self) -> None:
-        """As docs/testing.md says: the name of this host, and the port in the APIService."""
-        self.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVICE, "namespace": SYSTEM},
-                    "spec": {"type": "ExternalName", "externalName": "localhost"}})
-        for group, version in SERVED:
-            self.apply({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-                        "metadata": {"name": f"{version}.{group}"},
-                        "spec": {"group": group, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 15,
-                                 "caBundle": base64.b64encode(self.ca.cert).decode(),
-                                 "service": {"name": SERVICE, "namespace": SYSTEM, "port": self.server.port}}})
+        [self.port] = kubernetes.free_ports(1)
+        done = typed("install", "--apply", "--webhook-url", f"https://localhost:{self.port}", kubeconfig=cluster.kubeconfig)
+        assert done.code == 0, done
+        self.roles = ClusterRoles(cluster, folder)
+        self.webhook = self.roles.start("webhook", "--address", f"127.0.0.1:{self.port}").ready()
         until(lambda: all(self.available(group, version) for group, version in SERVED), "all APIServices are available")
+        self.apply(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (TEAM, OTHER)))
+        self.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "ann", "namespace": TEAM}},
+                   {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+                    "metadata": {"name": "admin", "namespace": TEAM},
+                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "outfitter:admin"},
+                    "subjects": [{"kind": "ServiceAccount", "name": "ann", "namespace": TEAM}]})
 
     def available(self, group: str, version: str) -> bool:
-        found = json.loads(self.cluster.request("GET", f"/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}"))
-        conditions = (found.get("status") or {}).get("conditions") or []
+        conditions = self.api_service(group, version).get("status", {}).get("conditions") or []
         return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)
+
+    def api_service(self, group: str, version: str) -> Any:
+        return json.loads(self.cluster.request("GET", f"/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}"))
 
     def apply(self, *objects: Object) -> None:
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
@@ -210,20 +121,14 @@ class Aggregation:
 
 
 @pytest.fixture(scope="module")
-def layer(cluster: kubernetes.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregation]:
-    running = Aggregation(cluster, tmp_path_factory.mktemp("aggregated"))
-    try:
-        running.register()
+def layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregation]:
+    if kubernetes.assets() is None:
+        pytest.skip(kubernetes.MISSING)
+    folder = tmp_path_factory.mktemp("aggregated")
+    with kubernetes.Cluster(folder / "cluster", learn=()) as cluster:
+        running = Aggregation(cluster, folder / "roles")
         yield running
-    finally:
-        cluster.kubectl("delete", "apiservice", *(f"{version}.{group}" for group, version in SERVED))
-        running.stop()
-        cluster.kubectl("delete", "clusterrole,clusterrolebinding", SERVICE, "aggregated-user")
-        cluster.kubectl("delete", "resourceslices,ledgerpages", "-l", "test=aggregated")
-        cluster.kubectl("delete", "rolebinding", SERVICE, "-n", "kube-system")
-        cluster.kubectl("delete", "vm,vmi", "--all", "-n", TEAM)
-        cluster.kubectl("delete", "vm", "--all", "-n", OTHER)
-        cluster.kubectl("delete", "namespace", SYSTEM, TEAM, OTHER, "--wait=false")
+        running.roles.stop()
 
 
 def test_virtctl_starts_and_stops_vms(layer: Aggregation) -> None:
@@ -276,11 +181,12 @@ def test_a_user_may_act_in_the_own_namespace_only(layer: Aggregation) -> None:
 
 def ask(layer: Aggregation, certificate: Path | None, user: str) -> tuple[int, Object]:
     """A request that goes around kube-apiserver."""
-    context = ssl.create_default_context(cadata=layer.ca.cert.decode())
+    bundle = base64.b64decode(layer.api_service(GROUP, "v1")["spec"]["caBundle"])
+    context = ssl.create_default_context(cadata=bundle.decode())
     if certificate:
         context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     request = urllib.request.Request(
-        f"{layer.server.url}/apis/{GROUP}/v1/namespaces/{TEAM}/virtualmachines/forged/start", b"{}", method="PUT",
+        f"https://127.0.0.1:{layer.port}/apis/{GROUP}/v1/namespaces/{TEAM}/virtualmachines/forged/start", b"{}", method="PUT",
         headers={"X-Remote-User": user, "X-Remote-Group": "system:authenticated", "Content-Type": "application/json"})
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)).open(
@@ -310,18 +216,18 @@ def test_callers_who_go_around_kube_apiserver(layer: Aggregation) -> None:
 
 def test_a_user_who_may_not_see_holders_gets_counts(layer: Aggregation) -> None:
     ann = layer.token_config("ann", TEAM)
-    labels = {"labels": {"test": "aggregated"}}
     shown = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", **published(vf(0), vf(1), vf(2), node=NODE)}
     first, second = (DeviceId(DRIVER, NODE, f"card-vf{number}") for number in range(2))
-    holder = Holder("ResourceClaim", OTHER, "secret-claim", "u-1", "vmi/secret")
-    held = page(Booking(first, holder, "nic", "prepared", BOOKED), node=NODE,
-                reserved=[OutOfServiceRecord(second, "secret reason", "ann", BOOKED)])
-    for obj in (shown, held):
-        obj["metadata"] |= labels
-        layer.apply(obj)
+    layer.apply(shown, {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+                        "metadata": {"name": "secret-claim", "namespace": OTHER}, "spec": {"devices": {}}})
+    uid = layer.get("resourceclaim", "secret-claim", OTHER)["metadata"]["uid"]
+    holder = Holder("ResourceClaim", OTHER, "secret-claim", uid, "vmi/secret")
+    layer.apply(page(Booking(first, holder, "nic", "booked", BOOKED, hardware=(ADDRESS.format(0),)), node=NODE,
+                     reserved=[OutOfServiceRecord(second, "secret reason", "ann", BOOKED)]))
     done = typed("devices", "--node", NODE, kubeconfig=ann)
-    assert (done.code, done.out.split()[7:]) == (0, [
-        NODE, NODE, DRIVER, "3", "1", "1", "1", "3", "devices:", "1", "free,", "1", "held,", "1", "unavailable"])
+    assert done.code == 0, done
+    assert done.out.split()[7:] == [
+        NODE, NODE, DRIVER, "3", "1", "1", "1", "3", "devices:", "1", "free,", "1", "held,", "1", "unavailable"]
     assert "showing how many devices of each pool are free and held" in done.err
     [pool] = json.loads(typed("devices", "--node", NODE, "-o", "json", kubeconfig=ann).out)
     assert (pool["availableDevices"], pool["allocatedDevices"]) == (1, 1)

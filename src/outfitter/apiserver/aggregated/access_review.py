@@ -3,14 +3,15 @@ few seconds, as aggregated API servers do."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver import auth
 from outfitter.apiserver.auth import User
 from outfitter.apiserver.paths import RequestPath
-from outfitter.errors import Unavailable
+from outfitter.errors import Forbidden, Unavailable
 from outfitter.store.clock import Clock
 
 SUBJECT_ACCESS_REVIEW = Kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False)
@@ -18,6 +19,15 @@ KEPT = 10.0  # seconds
 MOST_KEPT = 4096
 
 Review = Callable[[Object], Awaitable[Object]]  # creates a SubjectAccessReview; the answer has its status
+
+
+@contextlib.contextmanager
+def own_rights() -> Iterator[None]:
+    """What kube-apiserver refuses to this process is not refused to the user."""
+    try:
+        yield
+    except Forbidden as error:
+        raise Unavailable(f"outfit webhook lacks a right: {error.message}; outfit install --apply grants it") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +61,11 @@ class SubjectAccess:
                                    "subresource": target.subresource, "name": target.name},
         }
         review: Object = {"metadata": {}, "spec": {key: value for key, value in spec.items() if value}}
-        try:
-            answer = await self._review(review)
-        except Unavailable:  # it changes nothing, so it may be asked twice
-            answer = await self._review(review)
+        with own_rights():
+            try:
+                answer = await self._review(review)
+            except Unavailable:  # it changes nothing, so it may be asked twice
+                answer = await self._review(review)
         status = answer.get("status") or {}
         return AccessDecision(self._clock.monotonic() + KEPT, status.get("allowed") is True, str(status.get("reason") or ""))
 

@@ -7,6 +7,7 @@ import asyncio
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.apiserver.aggregated.access_review import own_rights
 from outfitter.ledger.device_list import device_list
 from outfitter.ledger.pool_status import pool_statuses
 from outfitter.store.base import Store
@@ -28,7 +29,8 @@ class PoolStatusList:
         """The list of all PoolStatuses, as it was at most a few seconds ago."""
         async with self._reading:
             if self._kept is None or self._kept[0] <= self._clock.monotonic():
-                slices, pages = [(await self._store.list(kind)).items for kind in READ]
+                with own_rights():
+                    slices, pages = [(await self._store.list(kind)).items for kind in READ]
                 kind = kinds.POOL_STATUS
                 self._kept = self._clock.monotonic() + KEPT, {
                     "kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": {},
