@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import launcher_environment
 from outfitter.api.kinds import Object
+from outfitter.api.launcher import launcher_environment
 
 DRIVER, POOL = "pci.example.com", "node-a"
 

@@ -9,7 +9,7 @@ import pytest
 
 from outfitter.api import device, kinds, rejection_conditions
 from outfitter.api.kinds import Object
-from outfitter.api.launcher_environment import NETWORK_RESOURCE
+from outfitter.api.launcher.launcher_environment import NETWORK_RESOURCE
 from outfitter.api.rejection import RejectionCode
 from outfitter.launcher import environment
 from tests.controllers import scenario as scenes

@@ -25,7 +25,7 @@ from outfitter.controllers.vmi import VmiController
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
-from outfitter.node.pod_preparation import PREPARE_PATIENCE
+from outfitter.node.pods.pod_preparation import PREPARE_PATIENCE
 from outfitter.scheduling.explain import vm as explain
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.clock import ManualClock

@@ -138,7 +138,7 @@ async def test_a_pod_that_was_bound_to_a_refused_host_goes_elsewhere(tmp_path: P
     async with started(tmp_path, GOOD) as scene:
         await scene.create(kinds.DEVICE_CLASS, "default", {})
         await scene.template()
-        monkeypatch.setattr(scene.product.agent, "_run", _nothing)
+        monkeypatch.setattr(scene.product.agent.runtime, "run", _nothing)
         await scene.machine("blue", affinity=PREFERS_ELM)
 
         async def bound() -> bool:

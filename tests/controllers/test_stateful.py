@@ -27,8 +27,8 @@ from outfitter.controllers import claim_deallocation, pod_claims
 from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.manager import enqueue_on_change
 from outfitter.ledger import book, out_of_service
-from outfitter.node.agent import Agent
 from outfitter.node.claim_bookings import ClaimBookings
+from outfitter.node.pods.own_pods import OwnPods
 from outfitter.scheduling.dra import device_index
 from outfitter.store.informer import Informer
 from outfitter.store.transaction import Transaction
@@ -433,7 +433,7 @@ MISTAKES = {
         careless, "is held by|and was booked for|no page says so|pages say|not prepared|outlived its pod"),
     "a claim that has ended is never released": (never(ClaimDeallocation, "_free"), "no user|no longer has a use|pages say"),
     "a host never releases devices": (never(ClaimBookings, "release"), "no user|pages say|no longer has a use"),
-    "what a crash left is never looked for": (never(Agent, "_sweep"), "no user|domains:|not prepared|no longer has a use"),
+    "what a crash left is never looked for": (never(OwnPods, "sweep"), "no user|domains:|not prepared|no longer has a use"),
     "the scheduler does not hear of pages": (  # several of them contradict each other for ever, each by what it saw
         behind, "are free|no user|no longer has a use|pages say|do not come to rest"),
     "a loop is not woken by what it reads": (unheard, "nobody was woken"),

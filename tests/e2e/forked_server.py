@@ -16,19 +16,21 @@ from pathlib import Path
 
 from outfitter import __main__ as command
 
-PRELOADED = ["outfitter.up", "outfitter.cli.main", "uvicorn.lifespan.off", "uvloop"]
+PRELOADED = ["outfitter.up", "outfitter.roles.launcher", "outfitter.cli.main", "uvicorn.lifespan.off", "uvloop"]
 PR_SET_PDEATHSIG, SIGKILL = 1, 9
 
 
 class ForkedServer:
     """What the tests use of `subprocess.Popen`."""
 
-    def __init__(self, words: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: Path) -> None:
+    def __init__(
+        self, words: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: Path, role: str = "up"
+    ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self.stdout, output = context.Pipe(duplex=False)
         self._words = words
-        self._process = context.Process(target=_run, args=(words, dict(environment), folder, log, output), daemon=True)
+        self._process = context.Process(target=_run, args=([role, *words], dict(environment), folder, log, output), daemon=True)
         self._process.start()
         output.close()
 
@@ -43,6 +45,9 @@ class ForkedServer:
 
     def kill(self) -> None:
         self.send_signal(SIGKILL)
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
@@ -62,5 +67,5 @@ def _run(words: Sequence[str], environment: Mapping[str, str], folder: Path, log
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = ["outfit", "up", *words]
+    sys.argv = ["outfit", *words]
     command.main()

@@ -35,11 +35,11 @@ When = Literal["before", "after"]
 # What the product is doing, by the innermost of these functions that it is in.
 STEPS = {
     ("outfitter.controllers.scheduler", "reconcile"): "book",
-    ("outfitter.node.pod_preparation", "_prepare"): "prepare",
-    ("outfitter.node.agent", "_start"): "start",
-    ("outfitter.node.agent", "_end"): "stop",
+    ("outfitter.node.pods.pod_preparation", "_prepare"): "prepare",
+    ("outfitter.node.pods.own_pods", "_start"): "start",
+    ("outfitter.node.pods.own_pods", "end"): "stop",
     ("outfitter.node.claim_bookings", "release"): "release",
-    ("outfitter.node.agent", "_sweep"): "sweep",
+    ("outfitter.node.pods.own_pods", "sweep"): "sweep",
     ("outfitter.controllers.claim_deallocation", "_free"): "free",
     ("outfitter.controllers.vmi", "_relaunch"): "relaunch",
 }

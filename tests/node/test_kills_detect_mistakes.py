@@ -17,7 +17,6 @@ from outfitter.controllers.vm_claims import VmClaims
 from outfitter.errors import NotReady, StartupRefused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
-from outfitter.node.agent import Agent
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.claim_bookings import ClaimBookings
@@ -26,6 +25,7 @@ from outfitter.node.devices import vfio
 from outfitter.node.devices.checkpoint import Checkpoint, Taken
 from outfitter.node.devices.unprepare import unprepare
 from outfitter.node.host_env import HostEnv
+from outfitter.node.pods.own_pods import OwnPods
 from outfitter.node.status_reporter import StatusReporter
 from tests.node import test_kill_at_every_point, test_kills
 from tests.node.kill_points import Kill, MortalMachines
@@ -55,9 +55,9 @@ def blind_start(patch: Patch) -> None:
 
 def released_first(patch: Patch) -> None:
     """And without a check whether a VM still has it."""
-    end = Agent._end
+    end = OwnPods.end
 
-    async def backwards(self: Agent, host: AgentHost, pod: Object) -> float | None:
+    async def backwards(self: OwnPods, host: AgentHost, pod: Object) -> float | None:
         for _, claim in pod_claims.claim_names(pod):
             await self._bookings.release(host, pod["metadata"]["namespace"], claim or "")
         return await end(self, host, pod)
@@ -65,7 +65,7 @@ def released_first(patch: Patch) -> None:
     def whatever(host_env: HostEnv, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
         return unprepare(host_env, uid)
 
-    patch.setattr(Agent, "_end", backwards)
+    patch.setattr(OwnPods, "end", backwards)
     patch.setattr("outfitter.node.claim_preparation.unprepare", whatever)
 
 
@@ -193,7 +193,7 @@ MISTAKES: dict[str, Callable[[Patch], None]] = {
     "the checkpoint forgets before the device is back": forgets_first,
     "files are written in place": in_place,
     "a stopped VM does not keep its claim": kept_by_none,
-    "what runs without a pod is never looked for": never(Agent, "_sweep"),
+    "what runs without a pod is never looked for": never(OwnPods, "sweep"),
     "leftovers are never unprepared": never(ClaimPreparation, "unprepare_leftovers"),
 }
 

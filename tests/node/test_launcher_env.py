@@ -16,11 +16,12 @@ from outfitter.api import conditions, device_metadata, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.device_status import statuses
+from outfitter.api.launcher.launcher_environment import merged_environment
 from outfitter.errors import StartFailed
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
 from outfitter.node.devices.metadata import PreparedDevice
-from outfitter.node.launcher_env import launcher_devices, merged_environment
+from outfitter.node.launcher_env import launcher_devices
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator

@@ -125,6 +125,8 @@ class RejectionCode(enum.StrEnum):
     DOMAIN_INVALID = "DomainInvalid"
     HYPERVISOR_REFUSED = "HypervisorRefused"
     HYPERVISOR_AWAY = "HypervisorAway"
+    LAUNCHER_AWAY = "LauncherAway"
+    LAUNCHER_VERSION = "LauncherVersion"
 
 
 # Another holder, an administrator or a pod that waits has the device.

@@ -602,4 +602,6 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.DOMAIN_INVALID: _message,
     _Code.HYPERVISOR_REFUSED: _message,
     _Code.HYPERVISOR_AWAY: _message,
+    _Code.LAUNCHER_AWAY: _message,
+    _Code.LAUNCHER_VERSION: _message,
 }

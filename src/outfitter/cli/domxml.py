@@ -12,11 +12,12 @@ from typing import Any, Literal
 import click
 import yaml
 
-from outfitter.api import admission, kinds, launcher_environment, yaml_scalars
+from outfitter.api import admission, kinds, yaml_scalars
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import cloudinit, device_refs, device_status, network_info, pod_claims, vm_actions
 from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.launcher import launcher_environment
 from outfitter.cli import local_admission
 from outfitter.cli.client import Client, documents, located_errors
 from outfitter.cli.local_admission import NIL
@@ -26,7 +27,7 @@ from outfitter.errors import BadRequest, CommandFailed, Forbidden, NotFound
 from outfitter.launcher import domain, metadata, sources
 from outfitter.launcher import iso_image as drives
 from outfitter.launcher.domain_options import DomainOptions
-from outfitter.node import secrets
+from outfitter.node.pods import secrets
 
 ROOTED = (*metadata.BASES, cloudinit.SECRETS)  # directories of a launcher's container
 

@@ -11,7 +11,7 @@ from outfitter.api.kinds import VMI, Object
 from outfitter.api.kubevirt import device_refs, failed_launches, vm, vmi_actions
 from outfitter.api.kubevirt.failed_launches import FailedLaunch
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.api.launcher_environment import NETWORK_RESOURCE
+from outfitter.api.launcher.launcher_environment import NETWORK_RESOURCE
 from outfitter.controllers import launcher_networks, launcher_resources
 from outfitter.scheduling.dra import binding_conditions
 

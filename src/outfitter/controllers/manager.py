@@ -17,7 +17,7 @@ from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.id_generator import IdGenerator
-from outfitter.store.informer import Informer, key_of
+from outfitter.store.informer import Informer, ObjectSelector, key_of
 from outfitter.store.readable_store import ReadableStore
 from outfitter.store.workqueue import WorkQueue
 
@@ -30,20 +30,27 @@ WRITING = 0.001  # seconds between two looks at whether the disk is done
 class ControllerContext:
     """What the controllers of one process share."""
 
-    def __init__(self, store: Store, *, clock: Clock, names: IdGenerator | None = None, component: str = "outfitter") -> None:
+    def __init__(
+        self, store: Store, *, clock: Clock, names: IdGenerator | None = None, component: str = "outfitter",
+        selectors: Mapping[Kind, ObjectSelector] | None = None,
+    ) -> None:
+        """`selectors`: the part of a kind that this process reads; of other kinds it reads all objects."""
         self.store: Store = ReadableStore(store, known=self._known_readable)  # the informers report what it leaves out
         self.raw_store = store  # for what reads and writes nothing but metadata
         self.clock = clock
         self.names = names or IdGenerator()
         self.events = EventRecorder(store, kinds.EVENT, component, clock=clock, names=self.names)
         self.informers: dict[Kind, Informer[Object]] = {}
+        self._selectors = selectors or {}
         self.rejections: Counter[tuple[str]] = Counter()  # code -> how often the scheduler reported it for a pod
 
     def informer(self, kind: Kind, view: Callable[[Object], Object] | None = None) -> Informer[Object]:
         """The one informer of a kind; asking for it before the start is what makes it run. `view`: what it keeps of each
         object, for a kind that only one controller reads."""
         if kind not in self.informers:
-            self.informers[kind] = Informer(self.raw_store, kind, clock=self.clock, view=view)
+            part = self._selectors.get(kind, ObjectSelector())
+            self.informers[kind] = Informer(self.raw_store, kind, clock=self.clock, view=view, labels=part.labels,
+                                            fields=part.fields)
         return self.informers[kind]
 
     def _known_readable(self, kind: Kind, obj: Object) -> bool:

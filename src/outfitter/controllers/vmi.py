@@ -10,7 +10,9 @@ from datetime import timedelta
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import failed_launches, kubevirt_config, vm, vm_actions
+from outfitter.api.kubevirt import failed_launches, kubevirt_config, pod_end, vm, vm_actions, vmi_actions
+from outfitter.api.launcher import launcher_container
+from outfitter.api.launcher.launcher_container import LauncherSettings
 from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.controllers.flavor_claims import FlavorClaims
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
@@ -63,8 +65,12 @@ class VmiController:
     name = "vmi"
     kind = kinds.VMI  # of its keys
 
-    def __init__(self, context: ControllerContext, aliases: AliasSet | None = None, *, exact: bool = True) -> None:
-        self._context, self._store = context, context.store
+    def __init__(
+        self, context: ControllerContext, aliases: AliasSet | None = None, *, exact: bool = True,
+        launcher: LauncherSettings | None = None,
+    ) -> None:
+        """`launcher`: how kubelets run launcher pods; None: no kubelet does."""
+        self._context, self._store, self._launcher = context, context.store, launcher
         self._instances = context.informer(kinds.VMI)
         self.queue = WorkQueue(context.clock, age=self._instances.age)
         self._flavors = FlavorClaims(context, aliases or AliasSet(), self.queue, exact=exact)
@@ -112,6 +118,8 @@ class VmiController:
         if pod is None and phase in (None, "", "Pending", "Scheduling"):
             pod = await self._make_pod(instance)
         await self._follow(instance, pod, record)
+        if pod is not None and self._launcher is not None:
+            await self._follow_pause(instance, pod)
         if patience is not None:
             return patience.total_seconds()
         return None if pod is not None else NETWORK_AGAIN if launcher_networks.asked_for(instance) else LOOK_AGAIN
@@ -158,6 +166,8 @@ class VmiController:
         now = kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items()))
         known = {place: await self._attachment(*place) for place in launcher_networks.asked_for(instance)}
         pod = launcher_pod.planned_pod(instance, now, lambda namespace, name: known.get((namespace, name)))
+        if self._launcher is not None:
+            pod = launcher_container.runnable(pod, instance, self._launcher)
         return launcher_pod.keep_away(pod, failed_launches.of(instance))
 
     async def _attachment(self, namespace: str, name: str) -> Object | None:
@@ -199,6 +209,17 @@ class VmiController:
             new["phaseTransitionTimestamps"] = vm.entered(began, new["phase"], self._context.now())
         if not _trifling(changes := _changes(status, new), status):
             await self._patch_status(instance, changes)
+
+    async def _follow_pause(self, instance: Object, pod: Object) -> None:
+        """The readiness gate of a pod that a kubelet runs: it is not ready while its VMI is paused, and the kubelet computes
+        that from this condition. Node agents may not write pods."""
+        if (instance.get("status") or {}).get("phase") != "Running" or not vmi_actions.gated(pod):
+            return
+        wanted = vmi_actions.unpaused_condition(paused=conditions.is_true(instance, vmi_actions.PAUSED))
+        have = conditions.find(pod, wanted.type) or {}
+        if have.get("status") != str(wanted.status):
+            changed = conditions.with_condition((pod.get("status") or {}).get("conditions"), wanted, self._context.now())
+            await self._context.patch_status(kinds.POD, pod, {"conditions": changed})
 
     async def _tell(self, instance: Object, why: Condition) -> None:
         """Reports why a VMI has no pod, once."""
@@ -300,8 +321,8 @@ class VmiController:
 
 def _not_ready(pod: Object, otherwise: str) -> Condition:
     """The node's reason, where it gave one."""
-    status = pod.get("status") or {}
-    return Condition("Ready", False, status.get("reason") or "GuestNotRunning", status.get("message") or otherwise)
+    reason, message = pod_end.reason_of(pod)
+    return Condition("Ready", False, reason or "GuestNotRunning", message or otherwise)
 
 
 def _lost_owner(instance: Object, pod: Object) -> bool:

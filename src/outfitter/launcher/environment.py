@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from outfitter.api.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, variable_suffix
+from outfitter.api.launcher.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, variable_suffix
 from outfitter.errors import StartFailed
 from outfitter.launcher.device_assignment import WORDS, AssignedDevice, DeviceNotAssigned, Kind, RequestedDevice, checked
 

@@ -113,6 +113,11 @@ class Simulated:
         self._ended[uid] = domain, Ended(domain.name, failed, reason)
         self._notify(uid)
 
+    def simulate_all_ended(self, reason: str, *, failed: bool) -> None:
+        """The same for every VM: for a launcher, which has one."""
+        for uid in list(self._domains):
+            self.simulate_end(uid, reason, failed=failed)
+
     def simulate_pause(self, uid: str, why: Paused | None) -> None:
         """Simulate that a VM is paused for a reason, or resumed (None)."""
         domain = self._running(uid)

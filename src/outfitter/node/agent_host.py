@@ -31,6 +31,7 @@ class AgentHost:
     simulated: bool  # runs any pod by simulating it; a real host runs VMs only
     settings: HostSettings = field(default_factory=HostSettings)  # what it offers, and how it is counted
     env: HostEnv | None = None  # where devices are prepared and unprepared; None: another driver does that
+    kubelet: bool = False  # one runs its pods, and writes its Node
     driver_profiles: Mapping[str, DriverProfile] = field(default_factory=dict)  # address -> of a simulated function
 
     lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # held while a VM starts or ends, and during an audit

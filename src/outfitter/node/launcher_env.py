@@ -3,14 +3,12 @@ The launcher compares the two. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from outfitter.api import device_metadata
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims, vm
-from outfitter.api.rejection import RejectionCode, carrying
-from outfitter.errors import StartFailed
 from outfitter.node.devices import metadata
 from outfitter.node.devices.metadata import PreparedDevice
 
@@ -31,18 +29,6 @@ def launcher_devices(pod: Object, prepared: Iterable[tuple[str, Object, Sequence
         out.files.update({f"{device_metadata.BASE}/{path}": text for path, text in metadata.files(claim, whole).items()})
         if name == device_refs.EXTENDED:
             out.env.update(metadata.by_resource(_resources(pod), devices))
-    return out
-
-
-def merged_environment(published: Mapping[str, str], prepared: Mapping[str, str]) -> dict[str, str]:
-    """The environment, from what drivers publish about a pod's extended resources, and from what was prepared here. Of one
-    resource some devices may be prepared by another driver. StartFailed: the two contradict each other."""
-    out = dict(published)
-    for name, value in prepared.items():
-        other = out.setdefault(name, value)
-        if not set(value.split(",")) <= set(other.split(",")):
-            raise carrying(StartFailed(f"{name}: {value} was prepared, but {other} is published: the VM does not start before "
-                                       "they agree"), RejectionCode.SOURCES_DISAGREE)
     return out
 
 

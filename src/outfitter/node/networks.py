@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import kinds, launcher_environment
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, network_info, pod_claims
 from outfitter.api.kubevirt.network_info import Wire
+from outfitter.api.launcher import launcher_environment
 from outfitter.errors import NotFound, NotReady
 from outfitter.inventory.host_tree import Tree
 from outfitter.node.agent_host import AgentHost
@@ -44,6 +45,7 @@ class NetworkContext:
     claims: device_refs.Claims
     slices: Sequence[Object]
     pod_bridge: str = ""  # the host's bridge for the pod network
+    isolated: bool = False  # the VM runs in a pod's network namespace: neither bridges nor PFs of the host are in it
 
 
 class Networks:
@@ -59,11 +61,7 @@ class Networks:
         meta = pod["metadata"]
         if meta["uid"] in self._decided or not network_info.interfaces(instance):
             return pod
-        slices = await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")
-        context = NetworkContext(instance, pod, host.name, host.tree(), await self._attachments(instance), self._claims,
-                                 slices.items,
-                        host.settings.pod_bridge)
-        wires = decide(context)
+        wires = await decided(self._store, host, pod, instance, self._claims)
         annotations = {network_info.INFO: network_info.write(wires)}
         if secondary := list(_multus_status(instance, wires)):
             annotations[network_info.STATUS] = json.dumps(secondary, separators=(",", ":"))
@@ -80,16 +78,27 @@ class Networks:
     def forget(self, pod: Object) -> None:
         self._decided.pop(pod["metadata"]["uid"], None)
 
-    async def _attachments(self, instance: Object) -> dict[tuple[str, str], Object]:
-        out = {}
-        for place in dict.fromkeys(
-            network_info.attachment(instance, network) for network in network_info.networks(instance) if network.get("multus")
-        ):
-            try:
-                out[place] = await self._store.get(kinds.NETWORK_ATTACHMENT, place[1], place[0])
-            except NotFound:
-                continue
-        return out
+
+async def decided(
+    store: Store, host: AgentHost, pod: Object, instance: Object, claims: device_refs.Claims, *, isolated: bool = False
+) -> list[Wire]:
+    """How the network interfaces of a VMI are attached. NotReady: why they cannot be yet."""
+    slices = await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")
+    attachments = await _attachments(store, instance)
+    return decide(NetworkContext(instance, pod, host.name, host.tree(), attachments, claims, slices.items,
+                                 host.settings.pod_bridge, isolated))
+
+
+async def _attachments(store: Store, instance: Object) -> dict[tuple[str, str], Object]:
+    out = {}
+    for place in dict.fromkeys(
+        network_info.attachment(instance, network) for network in network_info.networks(instance) if network.get("multus")
+    ):
+        try:
+            out[place] = await store.get(kinds.NETWORK_ATTACHMENT, place[1], place[0])
+        except NotFound:
+            continue
+    return out
 
 
 def decide(context: NetworkContext) -> list[Wire]:
@@ -192,6 +201,11 @@ def _function(
     if vlan is not None and (not isinstance(vlan, int) or not 0 < vlan <= MAX_VLAN):
         raise NotReady(f"{path}: the definition of network {interface['name']} asks for VLAN {vlan!r}: it is a number up "
                        f"to {MAX_VLAN}")
+    if context.isolated:  # a CNI plugin sets what the definition asks for
+        if network_info.specified_mac(interface):
+            raise NotReady(f"{path}.macAddress: in a pod the MAC address of a VF is set by the network's CNI plugin: put it "
+                           "into the NetworkAttachmentDefinition, or leave it out")
+        return Wire(interface["name"], "device", None, address)
     parent = tree.link(f"{DEVICES}/{address}/physfn")
     names = tree.names(f"{parent}/net") if parent else []
     if not names:
@@ -224,6 +238,9 @@ def _bridged(context: NetworkContext, interface: Mapping[str, Any], definition: 
     if config.get("vlan"):
         why = f"{called} asks for VLAN {config['vlan']} on bridge {bridge}, which libvirt does not set: name one on that VLAN"
         return Wire(interface["name"], "none", why=why)
+    if context.isolated:
+        why = f"{called} names bridge {bridge} of the host, which a pod does not reach: use masquerade, or a VF (sriov)"
+        return Wire(interface["name"], "none", why=why)
     if not is_bridge(context.tree, bridge):
         there = ", ".join(bridges(context.tree)) or "none"
         raise NotReady(f"{path}: {called} names bridge {bridge}, which {context.host} does not have; it has {there}")
@@ -235,6 +252,9 @@ def _on_pod(context: NetworkContext, interface: Mapping[str, Any], path: str) ->
         return Wire(interface["name"], "user", network_info.mac(context.instance, interface))
     if interface.get("sriov") is not None:
         return Wire(interface["name"], "none", why="a VF needs a network by multus or by resourceClaim")
+    if context.isolated:
+        why = "a pod does not reach bridges of its host: use masquerade for the pod network"
+        return Wire(interface["name"], "none", why=why)
     if not context.pod_bridge:
         return Wire(interface["name"], "none", why=f"{context.host} has no bridge for the pod network: use masquerade, set "
                                               "pod_bridge in the configuration, or use a multus network that names a bridge")

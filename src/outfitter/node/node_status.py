@@ -1,6 +1,7 @@
 """A host's Node object: capacity, labels, readiness. Writes only what changed, and keeps what others write.
 
-A host that was refused at start is not ready, with the reason, and keeps the capacity that it published."""
+A host that was refused at start is not ready, with the reason, and keeps the capacity that it published. The Node of a host
+with a kubelet is the kubelet's, and is only read."""
 
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ async def refuse(store: Store, host: AgentHost, why: str, now: str) -> Object:
 
 
 async def _written(store: Store, host: AgentHost, bridges: Sequence[str], ready: Condition, now: str) -> Object:
+    if host.kubelet:
+        return await store.get(kinds.NODE, host.name)
     named = {f"{BRIDGE}{name}": UNLIMITED for name in bridges if _RESOURCE_NAME.fullmatch(name)}
     amounts = {**host.capacity, "pods": UNLIMITED, **named}
     wanted: Object = {"capacity": amounts, "allocatable": amounts,

@@ -80,8 +80,8 @@ class StatusReporter:
         have = self._without_codes(pod["status"].get("conditions") or [])
         for type_ in ("Initialized", "ContainersReady", "Ready"):
             have = conditions.with_condition(have, Condition(type_, True), now)
-        if _gated(pod):
-            have = conditions.with_condition(have, _unpaused(None), now)
+        if vmi_actions.gated(pod):
+            have = conditions.with_condition(have, vmi_actions.unpaused_condition(paused=False), now)
         containers = [{"name": container["name"], "ready": True, "started": True, "restartCount": 0, "imageID": "",
                        "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
                       for container in pod["spec"]["containers"]]
@@ -133,8 +133,8 @@ class StatusReporter:
 
     async def pod_paused(self, pod: Object, paused: Paused | None) -> Object:
         """The pod of a paused VMI is not ready, so that no service sends requests to it. The pod as it is then."""
-        wanted = _unpaused(paused)
-        if not _gated(pod) or conditions.is_true(pod, wanted.type) is wanted.status:
+        wanted = vmi_actions.unpaused_condition(paused=paused is not None)
+        if not vmi_actions.gated(pod) or conditions.is_true(pod, wanted.type) is wanted.status:
             return pod
         now, why = rfc3339(self._clock.now()), "" if wanted.status else "ReadinessGatesNotReady"
         have = conditions.with_condition(pod["status"].get("conditions"), wanted, now)
@@ -166,7 +166,7 @@ class StatusReporter:
         have = rejection_conditions.with_codes(
             pod["status"].get("conditions"), {rejection.code: why}, rfc3339(self._clock.now()))
         await self._patch_pod(pod, {"phase": "Failed", "reason": reason, "message": why, "conditions": have})
-        await self._events.warning(_subject(pod), reason, why)
+        await self._events.warning(subject(pod), reason, why)
 
     async def domain_ended(self, pod: Object, host: str, how: Ended | None) -> None:
         """`how` is what the hypervisor knows about the end; None: nothing."""
@@ -176,14 +176,14 @@ class StatusReporter:
             await self.pod_failed(pod, "DomainFailed", f"{host}: {how.reason}")
         else:
             await self._patch_pod(pod, {"phase": "Succeeded", "reason": "Stopped", "message": f"{host}: {how.reason}"})
-            await self._events.normal(_subject(pod), "Stopped", f"{host}: {how.reason}")
+            await self._events.normal(subject(pod), "Stopped", f"{host}: {how.reason}")
 
     async def pod_failed(self, pod: Object, reason: str, message: str) -> None:
         await self._patch_pod(pod, {"phase": "Failed", "reason": reason, "message": message})
-        await self._events.warning(_subject(pod), reason, message)
+        await self._events.warning(subject(pod), reason, message)
 
     async def shutting_down(self, pod: Object, grace: float) -> None:
-        await self._events.normal(_subject(pod), "ShuttingDown", f"Signaled Graceful Shutdown: its guest has {grace:g} seconds")
+        await self._events.normal(subject(pod), "ShuttingDown", f"Signaled Graceful Shutdown: its guest has {grace:g} seconds")
 
     async def released(self, pod: Object, host: str, claims: Sequence[str]) -> None:
         """The domain is stopped and the devices of these claims are released, but for claims that the VM keeps while it is
@@ -193,9 +193,9 @@ class StatusReporter:
                  if (named := [name for name in claims if known[name] == keeps])]
         if pod["metadata"].get("deletionTimestamp"):
             words = [f"Signaled Deletion: stopped on {host}", *words]
-            await self._events.normal(_subject(pod), "Deleted", "; ".join(words))
+            await self._events.normal(subject(pod), "Deleted", "; ".join(words))
         else:
-            await self._events.normal(_subject(pod), "Released", f"{host}: {'; '.join(words)}")
+            await self._events.normal(subject(pod), "Released", f"{host}: {'; '.join(words)}")
 
     async def _keeps(self, pod: Object, claim: str) -> Keeps:
         """Whether a claim is owned by a VirtualMachine, which keeps its devices until it is deleted, or until it is stopped."""
@@ -237,18 +237,7 @@ class StatusReporter:
         }, meta["namespace"], subresource="status")
 
 
-def _gated(pod: Object) -> bool:
-    """Whether a pod is ready only while its VMI is not paused."""
-    return any(gate.get("conditionType") == vmi_actions.UNPAUSED for gate in pod["spec"].get("readinessGates") or ())
-
-
-def _unpaused(paused: Paused | None) -> Condition:
-    if paused is None:
-        return Condition(vmi_actions.UNPAUSED, True, "NotPaused", "the virtual machine is not paused")
-    return Condition(vmi_actions.UNPAUSED, False, "Paused", "the virtual machine is paused")
-
-
-def _subject(pod: Object) -> Object:
+def subject(pod: Object) -> Object:
     """The object of an event that its owner should read: the VMI of a pod, or the pod itself."""
     reference = vm_api.owner(pod, kinds.VMI.kind)
     if reference is None:

@@ -21,10 +21,12 @@ class Role:
     name: str  # as typed: `outfit NAME`
     module: str  # below outfitter.roles; its `run` is the role
     text: str  # one line of help
+    ends: bool = False  # its work has an end of its own, whose result is the exit status; a signal only asks for it
 
 
 ROLES = {role.name: role for role in (
     Role("controller", "controller", "Run the controllers of a cluster."),
     Role("node", "node", "Run the agent of a node of a cluster."),
     Role("webhook", "webhook", "Run the admission webhook of a cluster."),
+    Role("launcher", "launcher", "Run one VM, in its launcher pod.", ends=True),
 )}

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind
+from outfitter.api.launcher.launcher_container import LauncherSettings
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.ledger_mirror import LedgerMirror
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
@@ -22,6 +23,7 @@ from outfitter.inventory.config import Config
 from outfitter.metrics import Metrics
 from outfitter.roles.cluster_check import Right, check_cluster, reads
 from outfitter.roles.process import RoleProcess
+from outfitter.roles.settings import Settings
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.base import Store
@@ -31,6 +33,7 @@ from outfitter.store.unreadable_objects import UnreadableObjects
 
 log = logging.getLogger(__name__)
 LEASE = "outfitter-controller"
+DEFAULT_LAUNCHER = LauncherSettings(Settings().launcher_image)
 WRITES = (
     *(Right(verb, kind) for kind in (kinds.POD, kinds.VMI, kinds.RESOURCE_CLAIM) for verb in ("create", "delete")),
     *(Right("patch", kind, "status") for kind in (kinds.VM, kinds.VMI, kinds.RESOURCE_CLAIM)),
@@ -38,10 +41,12 @@ WRITES = (
 )
 
 
-def cluster_controllers(context: ControllerContext, config: Config) -> list[Controller]:
+def cluster_controllers(
+    context: ControllerContext, config: Config, launcher: LauncherSettings = DEFAULT_LAUNCHER
+) -> list[Controller]:
     """What Kubernetes does not do itself: kube-scheduler allocates, kube-controller-manager creates and releases claims."""
-    return [VmController(context), VmiController(context, AliasSet.of(config.default), exact=False), DeviceStatus(context),
-            LedgerMirror(context)]
+    return [VmController(context), VmiController(context, AliasSet.of(config.default), exact=False, launcher=launcher),
+            DeviceStatus(context), LedgerMirror(context)]
 
 
 async def announce(store: Store, config: Config) -> None:
@@ -77,7 +82,10 @@ class Replica:
 
     def wire(self) -> tuple[ControllerContext, ControllerManager]:
         context = ControllerContext(self._store, clock=self._process.clock, component="outfitter-controller")
-        controllers = cluster_controllers(context, self._process.config)
+        settings = self._process.settings
+        launcher = LauncherSettings(settings.launcher_image, settings.launcher_pull_policy, settings.launcher_hypervisor,
+                                    settings.launcher_kvm_resource)
+        controllers = cluster_controllers(context, self._process.config, launcher)
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
         manager = ControllerManager(context, [*controllers, unreadable])
         self._process.metrics = Metrics(manager, context, {}, leader=lambda: self.leading).text

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from outfitter.api import kinds
+from outfitter.api.kinds import Kind
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.errors import NotFound, StartupRefused
 from outfitter.metrics import Metrics
@@ -16,10 +18,15 @@ from outfitter.node.agent import Agent
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host_audit import HostAudit
+from outfitter.node.launchers import Launchers
+from outfitter.node.pods.kubelet_pods import KubeletPods
+from outfitter.node.pods.own_pods import OwnPods
+from outfitter.node.pods.pod_cache import PodCache
 from outfitter.roles import hosts as host_setup
 from outfitter.roles.cluster_check import Right, check_cluster, reads
 from outfitter.roles.process import RoleProcess
 from outfitter.store.base import Store
+from outfitter.store.informer import ObjectSelector
 from outfitter.store.unreadable_objects import UnreadableObjects
 
 log = logging.getLogger(__name__)
@@ -45,11 +52,25 @@ class HostAgents:
         self.host_audit = HostAudit(
             context.raw_store, self.hosts, clock=context.clock, pages=pages, slices=context.informer(kinds.RESOURCE_SLICE),
             events=context.events, begin=self.preparation.begin)
-        self.agent = Agent(
-            context.store, self.hosts, build=host_setup.build_domain, preparation=self.preparation, clock=context.clock,
-            events=context.events, pods=context.informer(kinds.POD), instances=context.informer(kinds.VMI),
-            claims=context.informer(kinds.RESOURCE_CLAIM), pages=pages, audit=self.host_audit.queue.add)
+        self.agent = self._kubelet_agent(context) or self._own_agent(context)
         self.controllers: list[Controller] = [self.host_audit, self.agent]
+
+    def _own_agent(self, context: ControllerContext) -> Agent:
+        """Runs the pods of its hosts itself."""
+        pages = context.informer(kinds.LEDGER_PAGE)
+        cache = PodCache(context.informer(kinds.POD), context.informer(kinds.VMI), context.informer(kinds.RESOURCE_CLAIM))
+        runtime = OwnPods(context.store, cache, build=host_setup.build_domain, preparation=self.preparation, pages=pages,
+                          clock=context.clock, events=context.events, audit=self.host_audit.queue.add)
+        return Agent(self.hosts, runtime, cache, clock=context.clock, pages=pages)
+
+    def _kubelet_agent(self, context: ControllerContext) -> Agent | None:
+        """Drives the launchers in pods that a kubelet runs; None where there is no kubelet."""
+        launchers = self.hosts[0].hypervisor if self.hosts else None
+        if not isinstance(launchers, Launchers):
+            return None
+        cache = PodCache(context.informer(kinds.POD), context.informer(kinds.VMI))
+        runtime = KubeletPods(context.store, cache, launchers, clock=context.clock, events=context.events)
+        return Agent(self.hosts, runtime, cache, clock=context.clock)
 
     async def start(self) -> int:
         """Audit all hosts: how many devices they offer."""
@@ -64,7 +85,7 @@ class HostAgents:
 async def run(process: RoleProcess) -> None:
     hosts, why = choose_hosts(process)
     async with process.connect() as store:
-        context = ControllerContext(store, clock=process.clock, component="outfitter-node")
+        context = ControllerContext(store, clock=process.clock, component="outfitter-node", selectors=selectors(hosts))
         agents = HostAgents(context, hosts)
         writes = (*WRITES, *KUBELET) if process.settings.simulate else WRITES
         await check_cluster(store, "node", [*reads(context.informers), Right("get", kinds.NODE), *writes])
@@ -82,23 +103,29 @@ async def run(process: RoleProcess) -> None:
             await agents.stop()
 
 
+def selectors(hosts: Sequence[AgentHost]) -> dict[Kind, ObjectSelector]:
+    """What an agent reads of the cluster: pods and VMIs of its node. Several simulated nodes cannot be selected at once, and
+    their VMIs are read before they are on a node."""
+    if len(hosts) == 1 and hosts[0].kubelet:
+        name = hosts[0].name
+        fields = {kinds.POD: "spec.nodeName", kinds.VMI: "status.nodeName", kinds.RESOURCE_SLICE: "spec.nodeName"}
+        return {kind: ObjectSelector(fields=f"{field}={name}") for kind, field in fields.items()}
+    return {kinds.POD: ObjectSelector(fields="spec.nodeName!=")}
+
+
 def choose_hosts(process: RoleProcess) -> tuple[list[AgentHost], str]:
     """The hosts of this agent, and why these."""
     settings = process.settings
     if settings.simulate:
-        if settings.hypervisor not in ("", "simulated"):
-            raise StartupRefused(f"simulate and hypervisor {settings.hypervisor} exclude each other: simulated hosts simulate "
-                                 "their VMs")
         from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415  # only of a simulation
 
         found = hosts_file.from_argument(settings.simulate).hosts
         return host_setup.simulated_hosts(found, settings.data, process.config), f"simulated: {settings.simulate}"
     name = settings.node_name or host_setup.own_name()
     data = settings.data or DATA
-    runs, why = host_setup.hypervisor(settings.hypervisor or None, name, data)
-    host = host_setup.this_host(name, runs, data, config=process.config, empty=True)
+    host = host_setup.this_host(name, Launchers(settings.kubelet_dir), data, config=process.config, empty=True)
     assert host is not None  # also one that has nothing to offer
-    return [host], why
+    return [dataclasses.replace(host, kubelet=True)], f"its VMs run in pods of the kubelet in {settings.kubelet_dir}"
 
 
 async def _check_nodes(store: Store, hosts: Sequence[AgentHost]) -> None:

@@ -85,12 +85,14 @@ def main(role: Role, flags: Mapping[str, str], environment: Mapping[str, str]) -
     run = importlib.import_module(f"outfitter.roles.{role.module}").run
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_run(RoleProcess(role, settings, config, begun), run))
+            status = runner.run(_run(RoleProcess(role, settings, config, begun), run))
     except OutfitterError as error:
         if settings.log_format != "json":
             raise
         log.error("%s", error, extra={"code": error.code})  # the sentence is the message, the stack is not
         sys.exit(FAILED)
+    if status:
+        sys.exit(status)
 
 
 def load(role: Role, flags: Mapping[str, str], environment: Mapping[str, str]) -> tuple[Settings, Config]:
@@ -137,11 +139,20 @@ def set_up_logging(settings: Settings, role: str) -> None:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
 
 
-async def _run(process: RoleProcess, run: Callable[[RoleProcess], Coroutine[Any, Any, None]]) -> None:
+async def _run(process: RoleProcess, run: Callable[[RoleProcess], Coroutine[Any, Any, int | None]]) -> int | None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _signalled, number, process.stop)
+        if process.role.ends:  # it takes as long as it takes: a second signal changes nothing
+            loop.add_signal_handler(number, process.stop.set)
+        else:
+            loop.add_signal_handler(number, _signalled, number, process.stop)
     health = await _serve_health(process)
+    if process.role.ends:
+        try:
+            return await run(process)
+        finally:
+            if health is not None:
+                await health.close()
     work, stopped = asyncio.create_task(run(process)), asyncio.create_task(process.stop.wait())
     try:
         await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -157,6 +168,7 @@ async def _run(process: RoleProcess, run: Callable[[RoleProcess], Coroutine[Any,
         await asyncio.gather(work, stopped, return_exceptions=True)
         if health is not None:
             await health.close()
+    return None
 
 
 async def _serve_health(process: RoleProcess) -> HealthServer | None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import outfitter
+from outfitter.api.launcher import launcher_container, launcher_protocol
 from outfitter.errors import Cause, Invalid
 
 PREFIX = "OUTFITTER_"
@@ -151,12 +153,35 @@ class Settings:
     simulate: str = _row(
         "", text("FILE|NxM"), "simulate the hosts of a hosts file, or N hosts with M VFs each, instead of this host", ("node",),
         shown="this host")
-    hypervisor: str = _row(
-        "", text("libvirt|simulated|URI"), "what runs the VMs of this host", ("node",),
-        shown="libvirt where it runs, else simulated")
+    kubelet_dir: Path = _row(
+        Path("/var/lib/kubelet"), FOLDER, "the kubelet's folder: the sockets of launchers are in its pods' volumes", ("node",))
     data: Path | None = _row(
         None, FOLDER, "state of this node that must survive a restart", ("node",),
         shown="`/var/lib/outfitter`; with --simulate in memory")
+
+
+    launcher_image: str = _row(
+        f"outfitter-launcher:{outfitter.__version__}", text("IMAGE"), "the image of launcher pods", ("controller",),
+        shown="`outfitter-launcher` of this version")
+    launcher_pull_policy: str = _row(
+        "IfNotPresent", choice("Always", "IfNotPresent", "Never"), "when kubelets pull it", ("controller",))
+    launcher_hypervisor: str = _row(
+        "libvirt", choice("libvirt", "simulated"), "what runs VMs in launcher pods", ("controller",))
+    launcher_kvm_resource: str = _row(
+        "", text("NAME"), "the extended resource by which a device plugin gives `/dev/kvm` to launcher pods, as "
+        "`devices.kubevirt.io/kvm`", ("controller",), shown="none: VMs are emulated")
+
+    socket: Path = _row(
+        Path(f"{launcher_protocol.FOLDER}/{launcher_protocol.SOCKET}"), FILE, "where the launcher listens for the node agent",
+        ("launcher",))
+    state: Path = _row(
+        Path(launcher_container.STATE), FOLDER, "files of the VM: config drive, libvirt's state", ("launcher",))
+    hypervisor: str = _row(
+        "libvirt", text("libvirt|simulated|URI"), "what runs the VM; libvirt is started in the pod, one at a URI is not",
+        ("launcher",))
+    root: Path = _row(Path("/"), FOLDER, "below which device metadata and Secrets are read", ("launcher",))
+    termination_log: Path = _row(
+        Path("/dev/termination-log"), FILE, "where Kubernetes reads why the launcher ended", ("launcher",))
 
 
 TABLE: tuple[Setting, ...] = tuple(

@@ -15,6 +15,7 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
 import msgspec
@@ -54,6 +55,14 @@ def _number(revision: str) -> int:
 def _creation_order(entry: tuple[str, Object]) -> tuple[str, str]:
     key, obj = entry
     return str(obj["metadata"].get("creationTimestamp") or ""), key
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSelector:
+    """The part of a kind that a process reads: the server sends nothing else. An object that leaves it is seen to go."""
+
+    labels: str = ""
+    fields: str = ""
 
 
 def _sharing(obj: Object, old: Object) -> Object:

@@ -12,6 +12,7 @@ from typing import Any
 from outfitter.api import conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import pod_end
 from outfitter.api.kubevirt import vm as vm_api
 
 FIELD = "failedLaunches"
@@ -55,18 +56,17 @@ def of(vmi: Mapping[str, Any]) -> tuple[FailedLaunch, ...]:
 def is_failed_launch(vmi: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
     """Whether the pod failed for a reason that another host may not have, before the VMI ran."""
     status, phase = pod.get("status") or {}, (vmi.get("status") or {}).get("phase") or "Pending"
-    return bool(
-        phase in vm_api.BEFORE and status.get("phase") == "Failed" and status.get("reason") in (PREPARE_FAILED, START_FAILED)
-    )
+    failed = phase in vm_api.BEFORE and status.get("phase") == "Failed"
+    return failed and pod_end.reason_of(pod)[0] in (PREPARE_FAILED, START_FAILED)
 
 
 def with_failure(vmi: Mapping[str, Any], pod: Mapping[str, Any], now: str) -> tuple[FailedLaunch, ...]:
     """With this pod's failure; the same when it is recorded already."""
-    known, uid, status = of(vmi), str(pod["metadata"]["uid"]), pod["status"]
+    known, uid = of(vmi), str(pod["metadata"]["uid"])
     if any(launch.pod_uid == uid for launch in known):
         return known
     host = str(pod["spec"].get("nodeName") or "")
-    return (*known, FailedLaunch(uid, host, str(status["reason"]), str(status.get("message") or ""), now))
+    return (*known, FailedLaunch(uid, host, *pod_end.reason_of(pod), now))
 
 
 def excluded_hosts(launches: Sequence[FailedLaunch]) -> dict[str, tuple[datetime, str]]:

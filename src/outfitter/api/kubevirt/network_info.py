@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outfitter.api import kinds, launcher_environment
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
+from outfitter.api.launcher import launcher_environment
 
 BINDINGS = ("bridge", "masquerade", "sriov", "slirp", "passt", "passtBinding", "macvtap", "binding")  # fields of an interface
 INFO = "kubevirt.io/network-info"  # annotation of a launcher pod
@@ -153,10 +154,15 @@ def wires_of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
 def without_interface_functions(env: Mapping[str, str], pod: Mapping[str, Any], wires: Iterable[Wire]) -> dict[str, str]:
     """A launcher's environment without the functions that its interfaces use: the rest of a resource's devices belongs to
     hostDevices that request it by name, and no device is assigned twice."""
-    taken = {wire.address for wire in wires}
     status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     counted = {f"{launcher_environment.PCI}_{launcher_environment.variable_suffix(str(mapping.get('resourceName')))}"
                for mapping in status.get("requestMappings") or ()}
-    out = {name: ",".join(address for address in value.split(",") if address not in taken) if name in counted else value
+    return without_functions(env, counted, wires)
+
+
+def without_functions(env: Mapping[str, str], variables: Collection[str], wires: Iterable[Wire]) -> dict[str, str]:
+    """The same, of the variables of extended resources."""
+    taken = {wire.address for wire in wires}
+    out = {name: ",".join(address for address in value.split(",") if address not in taken) if name in variables else value
            for name, value in env.items()}
-    return {name: value for name, value in out.items() if value or name not in counted}
+    return {name: value for name, value in out.items() if value or name not in variables}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from outfitter.api import conditions, kinds
+from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm_actions
 from outfitter.errors import Conflict
@@ -69,3 +70,15 @@ def _ignores_power_button(instance: Mapping[str, Any]) -> bool:
 def _conflict(instance: Mapping[str, Any], why: str) -> Conflict:
     name = vm_actions.qualified_name(kinds.VMI, instance["metadata"]["name"])
     return Conflict(f"Operation cannot be fulfilled on {name}: {why}")
+
+
+def gated(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is ready only while its VMI is not paused."""
+    return any(gate.get("conditionType") == UNPAUSED for gate in pod["spec"].get("readinessGates") or ())
+
+
+def unpaused_condition(*, paused: bool) -> Condition:
+    """Of the pod of a VMI, for its readiness gate."""
+    if not paused:
+        return Condition(UNPAUSED, True, "NotPaused", "the virtual machine is not paused")
+    return Condition(UNPAUSED, False, "Paused", "the virtual machine is paused")

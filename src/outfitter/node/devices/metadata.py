@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import launcher_environment as variables
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.device_metadata import API_VERSIONS, KIND, SUFFIX
 from outfitter.api.kinds import Object
+from outfitter.api.launcher import launcher_environment as variables
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"  # on a claim that was created from a template: its name in the pod
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from outfitter.api import device
 from outfitter.api.kubevirt import pod_claims, vm
+from outfitter.api.rejection import RejectionCode, carrying
+from outfitter.errors import StartFailed
 
 PCI, MDEV = "PCI_RESOURCE", "MDEV_PCI_RESOURCE"
 NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # prefix of a network's variable: its resource name
@@ -56,3 +58,15 @@ def pci_addresses(published: Mapping[str, Any], driver: str) -> list[str]:
         return []
     address = device.text_attribute(published, driver, device.ADDRESS_NAMES)
     return (device.members(published, driver) or [address]) if address else []
+
+
+def merged_environment(published: Mapping[str, str], prepared: Mapping[str, str]) -> dict[str, str]:
+    """The environment, from what drivers publish about a pod's extended resources, and from what was prepared here. Of one
+    resource some devices may be prepared by another driver. StartFailed: the two contradict each other."""
+    out = dict(published)
+    for name, value in prepared.items():
+        other = out.setdefault(name, value)
+        if not set(value.split(",")) <= set(other.split(",")):
+            raise carrying(StartFailed(f"{name}: {value} was prepared, but {other} is published: the VM does not start before "
+                                       "they agree"), RejectionCode.SOURCES_DISAGREE)
+    return out

@@ -1,0 +1,190 @@
+"""Drives the launchers of a host whose pods a kubelet runs: `pod_runtime.PodRuntime` for a cluster.
+
+The kubelet prepares devices (through the DRA driver), runs the containers and writes the pod's status; the launcher's end is
+the container's end. The agent waits until the pod runs, has its launcher start the domain, reports the VMI as Running and
+carries out action requests. It writes nothing to the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from outfitter.api import conditions, kinds, rejection
+from outfitter.api.conditions import Condition
+from outfitter.api.hypervisor import Domain, Paused
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_status, failed_launches, network_info, pod_claims, vmi_actions
+from outfitter.api.kubevirt.network_info import Wire
+from outfitter.api.launcher.launcher_protocol import StartVmi
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection_text import render
+from outfitter.errors import HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
+from outfitter.node import networks, status_reporter
+from outfitter.node.agent_host import AgentHost
+from outfitter.node.launchers import Launchers
+from outfitter.node.pods import domain_builder
+from outfitter.node.pods.pod_cache import PodCache, vmi_runs
+from outfitter.node.status_reporter import StatusReporter
+from outfitter.node.vmi_actions import VmiActions
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock, rfc3339
+from outfitter.store.event_recorder import EventRecorder
+
+LAUNCHER_PATIENCE = 10.0  # seconds for which a launcher may be away, as while its container starts, before that is reported
+LAUNCHER_READY = "LauncherReady"  # condition of a VMI, while its launcher cannot be reached or cannot start it
+AGAIN = 0.25  # seconds after which a launcher that does not listen yet is tried again
+
+
+class KubeletPods:
+    def __init__(self, store: Store, cache: PodCache, launchers: Launchers, *, clock: Clock, events: EventRecorder) -> None:
+        self._store, self._cache, self._launchers, self._clock = store, cache, launchers, clock
+        self._report = _KubeletStatusReporter(store, clock=clock, events=events)
+        self._actions = VmiActions(store, self._report, clock=clock)
+        self._starting: set[str] = set()  # VMIs whose domains are being started
+        self._away: dict[str, float] = {}  # pod -> since when its launcher does not answer, monotonic
+        self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
+
+    def starts(self, uid: str) -> bool:
+        return uid in self._starting
+
+    def forget(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        self._away.pop(uid, None)
+        self._shutdown_requested.discard(uid)
+        self._launchers.forget(uid)
+
+    async def waiting(self, pod: Object, why: Rejection, reason: str) -> None:
+        if (instance := self._cache.vmi(pod)) is not None:
+            await self._report.vmi_waits(instance, why, reason)
+
+    async def sweep(self, host: AgentHost) -> None:
+        """A launcher without a pod object is the kubelet's to kill."""
+
+    async def end(self, host: AgentHost, pod: Object) -> float | None:
+        """The kubelet sends SIGTERM; a user may have given the guest another grace period, which only the pod has."""
+        vmi, uid = self._cache.vmi_uid(pod), pod["metadata"]["uid"]
+        grace = pod["metadata"].get("deletionGracePeriodSeconds")
+        if vmi is None or not grace or uid in self._shutdown_requested:
+            return None
+        self._launchers.assign(vmi, uid)
+        try:
+            left = await self._launchers.stop(vmi, float(grace))
+        except (HypervisorAway, HypervisorError):
+            return None  # it ends, or has started nothing
+        if left is not None:
+            self._shutdown_requested.add(uid)
+            await self._report.shutting_down(pod, grace)
+        return None
+
+    async def run(self, host: AgentHost, pod: Object, instance: Object | None) -> float | None:
+        if instance is None or pod["status"].get("phase") != "Running" or instance["metadata"].get("deletionTimestamp"):
+            return None  # a watch update of the pod or the VMI brings it back
+        uid = pod["metadata"]["uid"]
+        self._launchers.assign(instance["metadata"]["uid"], uid)
+        try:
+            again = await self._sync(host, pod, instance)
+        except HypervisorAway:
+            since = self._away.setdefault(uid, self._clock.monotonic())
+            if self._clock.monotonic() - since < LAUNCHER_PATIENCE:
+                return AGAIN
+            raise
+        self._away.pop(uid, None)
+        return again
+
+    async def _sync(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
+        if (instance.get("status") or {}).get("phase") == "Scheduled":
+            return await self._start(host, pod, instance)
+        return await self._sync_running(host, pod, instance) if vmi_runs(instance) else None
+
+    async def _sync_running(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
+        """A VMI that is reported as Running. Its launcher ends with its domain, and the kubelet reports that."""
+        state = await self._launchers.state(instance["metadata"]["uid"])
+        if state.domain is not None:
+            instance = await self._report.vmi_waits_no_more(instance)
+            await self._actions.carry_out(host, pod, instance, state.domain.to_domain())
+        return None
+
+    async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
+        claims = await self._claims(pod)
+
+        def claim(namespace: str, name: str) -> Object | None:
+            return claims.get((namespace, name))
+
+        if device_status.unsettled_devices(instance, pod, claim):
+            return None  # the watch update of the status wakes the pod
+        wires: Sequence[Wire] = ()
+        if network_info.interfaces(instance):
+            try:
+                wires = await networks.decided(self._store, host, pod, instance, claim, isolated=True)
+            except NotReady as error:
+                why = rejection.of_error(error, RejectionCode.NETWORK_NOT_READY)
+                await self._report.vmi_waits(instance, why, status_reporter.FAILED_NETWORKS)
+                return 1.0
+        env = await domain_builder.published_environment(self._store, host.name, pod, claim)
+        request = StartVmi(_for_launcher(instance), network_info.write(wires) if wires else "", env,
+                           vmi_actions.starts_paused(instance))
+        try:
+            domain = await self._start_domain(request)
+        except StartFailed as error:  # of the VMI, on whichever host: its launcher ends, and the pod fails
+            await self._report.start_failed(
+                pod, rejection.of_error(error, RejectionCode.DOMAIN_INVALID), status_reporter.SYNC_FAILED)
+            return None
+        except HypervisorError as error:  # of this host
+            await self._report.start_failed(
+                pod, rejection.of_error(error, RejectionCode.HYPERVISOR_REFUSED), failed_launches.START_FAILED)
+            return None
+        if domain is None:
+            return None  # it has ended already
+        interfaces = networks.statuses(instance, {wire.network: wire for wire in wires})
+        started = await self._report.vmi_running(instance, host.name, domain.paused, interfaces)
+        self._cache.put(kinds.VMI, started)
+        return await self._sync_running(host, pod, started)
+
+    async def _start_domain(self, request: StartVmi) -> Domain | None:
+        uid = request.vmi["metadata"]["uid"]
+        self._starting.add(uid)
+        try:
+            return await self._launchers.start_vmi(request)
+        finally:
+            self._starting.discard(uid)
+
+    async def _claims(self, pod: Object) -> Mapping[tuple[str, str], Object]:
+        """Read one by one when they are needed: a node agent does not watch the claims of the whole cluster."""
+        namespace, out = pod["metadata"]["namespace"], {}
+        for name in dict.fromkeys(name for _, name in pod_claims.claim_names(pod) if name):
+            try:
+                out[namespace, name] = await self._store.get(kinds.RESOURCE_CLAIM, name, namespace)
+            except NotFound:
+                continue
+        return out
+
+
+def _for_launcher(instance: Object) -> Object:
+    """Without the record of who wrote which field, which is larger than the rest."""
+    return {**instance, "metadata": {key: value for key, value in instance["metadata"].items() if key != "managedFields"}}
+
+
+class _KubeletStatusReporter(StatusReporter):
+    """Writes nothing to pods, which are the kubelet's: why a VMI waits is a condition of the VMI."""
+
+    async def vmi_waits(self, instance: Object, why: Rejection, reason: str) -> None:
+        text, now = render(why), rfc3339(self._clock.now())
+        wanted = Condition(LAUNCHER_READY, False, str(why.code), text)
+        have = instance["status"].get("conditions")
+        if (conditions.find(instance, LAUNCHER_READY) or {}).get("message") != text:
+            await self._patch_instance(instance, {"conditions": conditions.with_condition(have, wanted, now)})
+            await self._events.warning(instance, reason, text)
+
+    async def vmi_waits_no_more(self, instance: Object) -> Object:
+        """The VMI as it is then."""
+        if conditions.find(instance, LAUNCHER_READY) is None:
+            return instance
+        have = conditions.without_condition(instance["status"].get("conditions"), LAUNCHER_READY)
+        return await self._patch_instance(instance, {"conditions": have})
+
+    async def start_failed(self, pod: Object, why: Rejection, reason: str) -> None:
+        """Its launcher ends, and the VMI controller reports that."""
+        await self._events.warning(status_reporter.subject(pod), reason, render(why))
+
+    async def pod_paused(self, pod: Object, paused: Paused | None) -> Object:
+        """The VMI controller writes the readiness gate."""
+        return pod
