@@ -56,6 +56,7 @@ def controller() -> Rights:
             *BOOKS,
             *OWNS,
             rule(kinds.POD, f"{READ} create delete"),
+            rule(kinds.POD, "patch", subresource="status"),  # the readiness gate of a launcher pod
             rule(kinds.NODE, READ),
             rule(kinds.VM, f"{READ} patch"),
             rule(kinds.VM, "patch", subresource="status"),
@@ -124,6 +125,7 @@ def node() -> Rights:
             rule(kinds.VMI, "patch", subresource="status"),
             # The driver writes no status of claims: Kubernetes 1.36 asks it for neither `binding` nor `driver`.
             rule(kinds.RESOURCE_CLAIM, READ),
+            rule(kinds.NETWORK_ATTACHMENT, "get"),
         )
     )
 
@@ -138,7 +140,6 @@ def simulation() -> Rights:
             rule(kinds.POD, "patch delete"),
             rule(kinds.POD, "patch", subresource="status"),
             rule(kinds.SECRET, "get"),
-            rule(kinds.NETWORK_ATTACHMENT, "get"),
         )
     )
 
