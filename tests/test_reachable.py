@@ -21,7 +21,6 @@ KEPT = {
     "node.kubelet.plugin.KubeletPlugin": "the DRA driver of a host, started by its node agent",
     "scheduling.dra.allocator.AllocationRejection.details": "reasons of a rejection as text",
     "scheduling.scheduler.HostRejection.details": "the same",
-    "webhook.rules.entries": "the webhook configurations of an installation",
 }
 
 

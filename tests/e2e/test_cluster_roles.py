@@ -11,6 +11,8 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.install.names import InstallOptions
+from outfitter.install.webhooks import objects as webhook_objects
 from tests import kubernetes
 from tests.cluster_roles import NAMESPACE, ClusterRoles, RoleRun
 from tests.e2e.process import EXAMPLE, until
@@ -164,3 +166,39 @@ def test_a_simulated_host_does_not_take_the_name_of_a_real_node(roles: ClusterRo
     assert refused.end() == 1
     assert "real-0 has the name of a Node that is not simulated" in refused.said
     kubectl(roles, "delete", "node", "real-0")
+
+
+def test_running_vms_do_without_the_webhook(roles: ClusterRoles) -> None:
+    """With it away nothing new gets in; what runs is observed, stopped and released."""
+    webhook = roles.start("webhook", "--address", "127.0.0.1:0").ready()
+    url = webhook.until_said("it listens on").rpartition(" ")[2]
+    options = InstallOptions(namespace=NAMESPACE, webhook_url=url)
+    called = [obj for obj in webhook_objects(options) if obj["kind"].endswith("WebhookConfiguration")]
+    kubectl(roles, "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": called}))
+    try:
+        gpu = {"name": "g", "claimName": "none", "requestName": "r"}
+        bad = json.dumps({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "bad"},
+                          "spec": {"domain": {"devices": {"gpus": [gpu]}}}})
+
+        def refused(words: str) -> bool:
+            done = roles.cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin=bad)
+            return done.returncode != 0 and words in done.stderr
+
+        until(lambda: refused("spec.resourceClaims"), "the API server asks the webhook")
+        controller, node = roles.start("controller").ready(), roles.start("node", "--simulate", "2x1").ready()
+        kubectl(roles, "apply", "-f", str(EXAMPLE))
+        before = {name: running(roles, name) for name in ("blue", "green")}
+        webhook.kill()
+        assert refused("failed calling webhook")
+        kubectl(roles, "delete", "vmi", "green")
+        until(lambda: len(bookings(roles)) == 1, "the device of green is free")
+        node.kill()
+        node = roles.start("node", "--simulate", "2x1").ready()
+        after = running(roles, "blue")
+        assert after["metadata"]["uid"] == before["blue"]["metadata"]["uid"]
+        kubectl(roles, "delete", "vmi", "blue")
+        until(lambda: not bookings(roles), "all devices are free")
+        assert (controller.stop(), node.stop(), roles.forbidden()) == (0, 0, [])
+    finally:
+        for obj in called:
+            kubectl(roles, "delete", obj["kind"], obj["metadata"]["name"], "--ignore-not-found")
