@@ -18,7 +18,6 @@ KEPT = {
     "ledger.book.transfer": "moves: a holder's bookings on another host",
     "store.clock.ManualClock": "the clock of tests and simulations",
     "store.clock.ManualClock.advance": "the same",
-    "node.kubelet.plugin.KubeletPlugin": "the DRA driver of a host, started by its node agent",
     "scheduling.dra.allocator.AllocationRejection.details": "reasons of a rejection as text",
     "scheduling.scheduler.HostRejection.details": "the same",
 }

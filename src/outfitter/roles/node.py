@@ -8,6 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind
@@ -16,6 +17,7 @@ from outfitter.errors import NotFound, StartupRefused
 from outfitter.metrics import Metrics
 from outfitter.node.agent import Agent
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host_audit import HostAudit
 from outfitter.node.launchers import Launchers
@@ -29,10 +31,14 @@ from outfitter.store.base import Store
 from outfitter.store.informer import ObjectSelector
 from outfitter.store.unreadable_objects import UnreadableObjects
 
+if TYPE_CHECKING:
+    from outfitter.node.kubelet.plugin import KubeletPlugin
+
 log = logging.getLogger(__name__)
 DATA = Path("/var/lib/outfitter")
 SIMULATED = "outfitter.dev/simulated"  # label of the nodes that we play
 MOST_SHOWN = 5  # nodes in a message
+READS = tuple(Right("get", kind) for kind in (kinds.NODE, kinds.RESOURCE_CLAIM, kinds.POD))
 WRITES = (
     *(Right(verb, kind) for kind in (kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.HOST_INVENTORY, kinds.PROVIDER_TREE)
       for verb in ("create", "update")),
@@ -82,13 +88,30 @@ class HostAgents:
             await host.hypervisor.close()
 
 
+def dra_plugins(context: ControllerContext, agents: HostAgents, folder: Path) -> list[KubeletPlugin]:
+    """Our DRA driver for the kubelet of each host that has one, whose folder this is."""
+    hosts = [host for host in agents.hosts if host.kubelet]
+    if not hosts:
+        return []
+    try:
+        from outfitter.node.kubelet.claim_driver import ClaimDriver  # noqa: PLC0415  # gRPC is slow to import
+        from outfitter.node.kubelet.plugin import KubeletPlugin  # noqa: PLC0415
+    except ImportError as error:
+        raise StartupRefused(f"outfit node serves the kubelet over gRPC, and {error.name} is not installed: "
+                             "pip install 'outfitter[kubelet]'") from error
+    bookings = ClaimBookings(context.store, agents.preparation, context.informer(kinds.LEDGER_PAGE), clock=context.clock)
+    return [KubeletPlugin(ClaimDriver(context.store, host, bookings, agents.preparation, clock=context.clock,
+                                      events=context.events), folder, clock=context.clock) for host in hosts]
+
+
 async def run(process: RoleProcess) -> None:
     hosts, why = choose_hosts(process)
     async with process.connect() as store:
         context = ControllerContext(store, clock=process.clock, component="outfitter-node", selectors=selectors(hosts))
         agents = HostAgents(context, hosts)
+        plugins = dra_plugins(context, agents, process.settings.kubelet_dir)
         writes = (*WRITES, *KUBELET) if process.settings.simulate else WRITES
-        await check_cluster(store, "node", [*reads(context.informers), Right("get", kinds.NODE), *writes])
+        await check_cluster(store, "node", [*reads(context.informers), *READS, *writes])
         await _check_nodes(store, hosts)
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
         manager = ControllerManager(context, [*agents.controllers, unreadable])
@@ -96,9 +119,13 @@ async def run(process: RoleProcess) -> None:
         try:
             offered = await agents.start()
             await manager.start()
+            for plugin in plugins:
+                await plugin.start()
             process.ready(f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'} ({why}), {offered} devices offered")
             await process.stop.wait()
         finally:
+            for plugin in plugins:
+                await plugin.stop()
             await manager.stop()
             await agents.stop()
 

@@ -154,7 +154,8 @@ class Settings:
         "", text("FILE|NxM"), "simulate the hosts of a hosts file, or N hosts with M VFs each, instead of this host", ("node",),
         shown="this host")
     kubelet_dir: Path = _row(
-        Path("/var/lib/kubelet"), FOLDER, "the kubelet's folder: the sockets of launchers are in its pods' volumes", ("node",))
+        Path("/var/lib/kubelet"), FOLDER,
+        "the kubelet's folder: sockets of the DRA driver, and in its pods' volumes those of launchers", ("node",))
     data: Path | None = _row(
         None, FOLDER, "state of this node that must survive a restart", ("node",),
         shown="`/var/lib/outfitter`; with --simulate in memory")
