@@ -7,7 +7,7 @@ Rights of users are in `user_roles.py`. What RBAC cannot express, that a node ag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
@@ -17,6 +17,7 @@ from outfitter.install.names import InstallOptions
 from outfitter.scheduling.nova import flavor_claim
 
 GROUP = "rbac.authorization.k8s.io"
+REGISTRATION = "apiregistration.k8s.io"
 READ = "get list watch"
 KUBE_SYSTEM = "kube-system"
 CA = "list watch patch"
@@ -80,6 +81,15 @@ def controller() -> Rights:
     )
 
 
+def companion_controller() -> Rights:
+    """Beside KubeVirt, which alone writes VMs, VMIs and their pods: allocations are copied to the ledger."""
+    whole = controller()
+    reads = tuple(rule(kind, READ) for kind in (kinds.POD, kinds.RESOURCE_CLAIM, kinds.RESOURCE_SLICE))
+    return Rights(
+        cluster=(EVENTS, *BOOKS, *reads, rule(kinds.DEVICE_CLASS, "get", only=[flavor_claim.CLASS])),
+        own=whole.own, system=whole.system)
+
+
 def webhook() -> Rights:
     versions = [aggregated_apis.api_service(*served) for served in aggregated_apis.SERVED]
     admission = "admissionregistration.k8s.io"
@@ -97,7 +107,7 @@ def webhook() -> Rights:
             # Its CA, in what the API server calls it by.
             rule("validatingwebhookconfigurations", CA, group=admission, only=[names.WEBHOOK_CONFIGURATION]),
             rule("mutatingwebhookconfigurations", CA, group=admission, only=[names.WEBHOOK_CONFIGURATION]),
-            rule("apiservices", CA, group="apiregistration.k8s.io", only=versions),
+            rule("apiservices", CA, group=REGISTRATION, only=versions),
         ),
         # The installation creates the Secret, empty.
         own=(rule(kinds.SECRET, "get list watch update", only=[names.CERTIFICATE]),),
@@ -130,6 +140,20 @@ def node() -> Rights:
     )
 
 
+def beside_kubevirt(rights: Rights) -> Rights:
+    """Without writes of what is KubeVirt's: VMs, VMIs, and its APIServices."""
+    ours = [aggregated_apis.api_service(*served) for served in aggregated_apis.STATUS]
+    rules = []
+    for each in rights.cluster:
+        group, verbs = each["apiGroups"][0], each["verbs"]
+        if group in (kinds.VMI.group, REGISTRATION):
+            verbs = [verb for verb in verbs if verb in READ.split()]
+        rules += [{**each, "verbs": verbs}] if verbs else []
+        if group == REGISTRATION:
+            rules.append(rule("apiservices", "patch", group=group, only=ours))
+    return replace(rights, cluster=tuple(rules))
+
+
 def simulation() -> Rights:
     """What `outfit node --simulate` needs besides the rights of a node agent, because it plays the kubelets and the networks of
     its nodes. For trying out; not for a cluster with real workloads: it reads Secrets, as a kubelet does."""
@@ -147,6 +171,9 @@ def simulation() -> Rights:
 def objects(options: InstallOptions) -> list[Object]:
     """Service accounts, roles and their bindings."""
     accounts = {names.CONTROLLER: controller(), names.WEBHOOK: webhook(), names.NODE: node()}
+    if options.companion:
+        accounts = {names.CONTROLLER: companion_controller(), names.WEBHOOK: beside_kubevirt(webhook()),
+                    names.NODE: beside_kubevirt(node())}
     if options.simulation:
         accounts[names.SIMULATION] = simulation()
     out = [obj for account, rights in accounts.items() for obj in _bound(account, rights, options)]

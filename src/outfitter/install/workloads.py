@@ -57,7 +57,9 @@ def objects(options: InstallOptions) -> list[Object]:
         config_map(options),
         certificate(options),
         service(options),
-        _deployment("controller", {**_container("controller", [], options), "env": _launcher(options)}, options),
+        _deployment(
+            "controller", {**_container("controller", _companion(options), options), "env": _launcher(options)}, options
+        ),
         _deployment(
             "webhook", _container("webhook", [f"--address=:{WEBHOOK_PORT}"], options, {"webhook": WEBHOOK_PORT}), options
         ),
@@ -140,7 +142,7 @@ def _deployment(role: str, container: Object, options: InstallOptions) -> Object
 def _daemon_set(options: InstallOptions) -> Object:
     own_name = {"name": "OUTFITTER_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     container = {
-        **_container("node", [], options),
+        **_container("node", _companion(options), options),
         "env": [own_name],
         "securityContext": NODE_SECURITY,
         "volumeMounts": [
@@ -170,6 +172,10 @@ def _daemon_set(options: InstallOptions) -> Object:
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
         },
     }
+
+
+def _companion(options: InstallOptions) -> list[str]:
+    return ["--companion"] if options.companion else []
 
 
 def _container(role: str, flags: Sequence[str], options: InstallOptions, ports: Mapping[str, int] | None = None) -> Object:

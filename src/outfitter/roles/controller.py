@@ -39,12 +39,16 @@ WRITES = (
     *(Right("patch", kind, "status") for kind in (kinds.VM, kinds.VMI, kinds.RESOURCE_CLAIM)),
     *(Right(verb, kinds.LEDGER_PAGE) for verb in ("create", "update")), Right("create", kinds.EVENT),
 )
+COMPANION_WRITES = tuple(right for right in WRITES if right.kind in (kinds.LEDGER_PAGE, kinds.EVENT))
 
 
 def cluster_controllers(
-    context: ControllerContext, config: Config, launcher: LauncherSettings = DEFAULT_LAUNCHER
+    context: ControllerContext, config: Config, launcher: LauncherSettings = DEFAULT_LAUNCHER, *, companion: bool = False
 ) -> list[Controller]:
-    """What Kubernetes does not do itself: kube-scheduler allocates, kube-controller-manager creates and releases claims."""
+    """What Kubernetes does not do itself: kube-scheduler allocates, kube-controller-manager creates and releases claims.
+    `companion`: nor what KubeVirt does, which writes all of VMs, VMIs and launcher pods."""
+    if companion:
+        return [LedgerMirror(context)]
     return [VmController(context), VmiController(context, AliasSet.of(config.default), exact=False, launcher=launcher),
             DeviceStatus(context), LedgerMirror(context)]
 
@@ -85,7 +89,7 @@ class Replica:
         settings = self._process.settings
         launcher = LauncherSettings(settings.launcher_image, settings.launcher_pull_policy, settings.launcher_hypervisor,
                                     settings.launcher_kvm_resource)
-        controllers = cluster_controllers(context, self._process.config, launcher)
+        controllers = cluster_controllers(context, self._process.config, launcher, companion=settings.companion)
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
         manager = ControllerManager(context, [*controllers, unreadable])
         self._process.metrics = Metrics(manager, context, {}, leader=lambda: self.leading).text
@@ -138,7 +142,8 @@ async def run(process: RoleProcess) -> None:
     async with process.connect() as store:
         replica = Replica(process, store)
         context, _ = replica.wire()
-        await check_cluster(store, "controller", rights(context.informers, process.settings.namespace))
+        await check_cluster(store, "controller", rights(context.informers, process.settings.namespace,
+                                                        COMPANION_WRITES if process.settings.companion else WRITES))
         process.ready_checks["informers-synced"] = lambda: replica.synced or not replica.leading
         work, stopped = asyncio.create_task(replica.run()), asyncio.create_task(process.stop.wait())
         try:
@@ -151,6 +156,6 @@ async def run(process: RoleProcess) -> None:
             await asyncio.gather(work, stopped, return_exceptions=True)
 
 
-def rights(watched: Iterable[Kind], namespace: str) -> list[Right]:
+def rights(watched: Iterable[Kind], namespace: str, writes: Iterable[Right] = WRITES) -> list[Right]:
     lease = [Right(verb, kinds.LEASE, namespace=namespace, name=LEASE) for verb in ("get", "update")]
-    return [*reads(watched), *WRITES, Right("create", kinds.LEASE, namespace=namespace), *lease]
+    return [*reads(watched), *writes, Right("create", kinds.LEASE, namespace=namespace), *lease]

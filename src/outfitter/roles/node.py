@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,15 +51,18 @@ KUBELET = (Right("create", kinds.NODE), Right("patch", kinds.NODE, "status"), Ri
 class HostAgents:
     """Audit, claim preparation and agent of some hosts."""
 
-    def __init__(self, context: ControllerContext, hosts: Sequence[AgentHost]) -> None:
+    def __init__(self, context: ControllerContext, hosts: Sequence[AgentHost], *, vms: bool = True) -> None:
+        """`vms`: False beside KubeVirt, where virt-handler runs them: hosts are audited and claims prepared, no more."""
         self.hosts = [host.fresh() for host in hosts]
         pages = context.informer(kinds.LEDGER_PAGE)
         self.preparation = ClaimPreparation(context.store, self.hosts, clock=context.clock)
         self.host_audit = HostAudit(
             context.raw_store, self.hosts, clock=context.clock, pages=pages, slices=context.informer(kinds.RESOURCE_SLICE),
             events=context.events, begin=self.preparation.begin)
-        self.agent = self._kubelet_agent(context) or self._own_agent(context)
-        self.controllers: list[Controller] = [self.host_audit, self.agent]
+        self.controllers: list[Controller] = [self.host_audit]
+        if vms:
+            self.agent = self._kubelet_agent(context) or self._own_agent(context)
+            self.controllers.append(self.agent)
 
     def _own_agent(self, context: ControllerContext) -> Agent:
         """Runs the pods of its hosts itself."""
@@ -108,10 +111,10 @@ async def run(process: RoleProcess) -> None:
     hosts, why = choose_hosts(process)
     async with process.connect() as store:
         context = ControllerContext(store, clock=process.clock, component="outfitter-node", selectors=selectors(hosts))
-        agents = HostAgents(context, hosts)
+        agents = HostAgents(context, hosts, vms=not process.settings.companion)
         plugins = dra_plugins(context, agents, process.settings.kubelet_dir)
         writes = (*WRITES, *KUBELET) if process.settings.simulate else WRITES
-        await check_cluster(store, "node", [*reads(context.informers), *READS, *writes])
+        await check_cluster(store, "node", rights(context.informers, writes, companion=process.settings.companion))
         await _check_nodes(store, hosts)
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
         manager = ControllerManager(context, [*agents.controllers, unreadable])
@@ -138,6 +141,11 @@ def selectors(hosts: Sequence[AgentHost]) -> dict[Kind, ObjectSelector]:
         fields = {kinds.POD: "spec.nodeName", kinds.VMI: "status.nodeName", kinds.RESOURCE_SLICE: "spec.nodeName"}
         return {kind: ObjectSelector(fields=f"{field}={name}") for kind, field in fields.items()}
     return {kinds.POD: ObjectSelector(fields="spec.nodeName!=")}
+
+
+def rights(watched: Iterable[Kind], writes: Sequence[Right] = WRITES, *, companion: bool = False) -> list[Right]:
+    kept = [right for right in writes if not (companion and right.kind == kinds.VMI)]
+    return [*reads(watched), *READS, *kept]
 
 
 def choose_hosts(process: RoleProcess) -> tuple[list[AgentHost], str]:

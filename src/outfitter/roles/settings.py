@@ -134,6 +134,9 @@ class Settings:
     kubeconfig: Path | None = _row(
         None, FILE, "how to reach the API server", CLIENTS,
         shown="`$KUBECONFIG`, else `~/.kube/config`, else the pod's service account", in_file=False)
+    companion: bool = _row(
+        False, SWITCH, "KubeVirt controls the VMs of this cluster; we keep devices and the ledger, and change no VM and no pod",
+        ("controller", "node"))
     namespace: str = _row("outfitter-system", NAME, "the namespace of Outfitter's own objects", CLIENTS)
 
     leader_elect: bool = _row(
