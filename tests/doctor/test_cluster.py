@@ -144,6 +144,14 @@ CASES: dict[str, Case] = {
         each_definition(lambda crd: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"].pop("spec"),
                         kinds.FLAVOR),
         "cluster-crds", "warning", ("flavors.outfitter.dev differs", "outfit install --diff")),
+    "a definition was made by another version": Case(
+        each_definition(lambda crd: crd["metadata"]["annotations"].update({"outfitter.dev/version": "0.0.9"})
+                        or crd["spec"]["versions"][0].pop("additionalPrinterColumns"), kinds.FLAVOR),
+        "cluster-crds", "warning", ("flavors.outfitter.dev differs", "it was made by 0.0.9", "outfit install --apply")),
+    "objects are stored in an older version": Case(
+        each_definition(lambda crd: crd["status"].update(storedVersions=["v1alpha3", "v1"]), kinds.VM),
+        "cluster-crds", "warning", ("virtualmachines.kubevirt.io may have objects that are stored as v1alpha3",
+                                    "outfit install --apply")),
     "a workload is missing": Case(put(DAEMONSETS, []), "cluster-workloads", "error", ("outfitter-node does not exist",)),
     "the webhook is not ready": Case(
         lambda table: table.update({

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import outfitter
 from outfitter.api import conditions, kinds
 from outfitter.api.dra_feature_gates import DEVICE_GATES
 from outfitter.api.kinds import Object
@@ -145,8 +146,13 @@ def _definition(state: ClusterState, kind: kinds.Kind, have: Object) -> Iterator
                     "Apply the definitions of this version.", APPLY, subject=name)
     elif (wanted := state.expected.definitions.get(name)) is not None and is_ours(have) and not _contains(
             have["spec"], wanted["spec"]):
-        yield warning("cluster-crds", f"the definition {name} differs from that of this version.",
-                      "Fields that it does not know are dropped by the API server.", f"{DIFFERENCE}; {APPLY}", subject=name)
+        by = (have["metadata"].get("annotations") or {}).get(kinds.VERSION_ANNOTATION)
+        made = f", outfitter {outfitter.__version__}: it was made by {by}" if by and by != outfitter.__version__ else ""
+        yield warning("cluster-crds", f"the definition {name} differs from that of this version{made}.",
+                      "The API server checks types and prints columns as it says.", f"{DIFFERENCE}; {APPLY}", subject=name)
+    elif is_ours(have) and (older := sorted(set((have.get("status") or {}).get("storedVersions") or ()) - {kind.version})):
+        yield warning("cluster-crds", f"{name} may have objects that are stored as {some(older)}.",
+                      "A later version of outfitter may not read them: write them again.", APPLY, subject=name)
 
 
 def _contains(have: Any, wanted: Any) -> bool:
