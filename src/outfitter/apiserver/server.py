@@ -72,6 +72,11 @@ class TlsServer:
         if self.listener is not None:
             self.listener.context = context
 
+    def end_connections(self) -> None:
+        """End those that are open, each after the request that it answers: for when what they were trusted by has changed."""
+        for connection in list(self.listener.connections) if self.listener is not None else ():
+            connection.finish()
+
     async def start(self) -> None:
         """Return when it listens. StartupRefused when it cannot."""
         assert self._context is not None

@@ -42,6 +42,7 @@ class ServerTls:
     def trust(self, client_ca: str) -> None:
         self._client_ca = client_ca
         self._apply()
+        self._server.end_connections()
 
     def _apply(self) -> None:
         if self.certificates is None:
