@@ -66,6 +66,7 @@ soak: venv ## the long forms, before a release (ROUNDS=2: twice as many, SEED=10
 
 judges: venv ## clients of others and a real kubelet against the product, before a release (needs npm, Go and the network once)
 	@scripts/kube-clients >/dev/null
+	@scripts/hadolint >/dev/null
 	@scripts/kubelet-protos >/dev/null
 	@KUBEBUILDER_ASSETS="$$(scripts/kube-assets --kubelet)" $(BIN)/pytest -m judges --all-parts $(PYTEST)
 

@@ -4,9 +4,16 @@ a test fails when deploy/ is out of date."""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
+import tomllib
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from outfitter.api.kinds import Object
 from outfitter.cli.install.actions import as_yaml
@@ -27,7 +34,25 @@ def files() -> Mapping[str, str]:
     base = manifests.objects(InstallOptions())
     known = set(map(resources.key_of, base))
     simulation = [obj for obj in manifests.objects(InstallOptions(simulation=True)) if resources.key_of(obj) not in known]
-    return {**_folder("base", "Kustomization", base), **_folder("components/simulation", "Component", simulation)}
+    return {**_folder("base", "Kustomization", base), **_folder("components/simulation", "Component", simulation),
+            "images/requirements.lock": runtime_lock()}
+
+
+def runtime_lock() -> str:
+    """The entries of requirements.lock that the product needs: no tools of its development."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    left = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["kubelet"])]
+    found: set[str] = set()
+    while left:
+        name = canonicalize_name(left.pop().name)
+        if name not in found:
+            found.add(name)
+            with contextlib.suppress(metadata.PackageNotFoundError):  # for another system
+                left += [needed for needed in map(Requirement, metadata.requires(name) or ())
+                         if "extra" not in str(needed.marker)]
+    entries = re.split(r"^(?=\S)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)
+    return HEAD.replace("src/outfitter/install", "requirements.lock") + "".join(
+        entry for entry in entries if canonicalize_name(re.split(r"[^\w.-]", entry)[0]) in found)
 
 
 def _folder(path: str, kind: str, objects: list[Object]) -> dict[str, str]:

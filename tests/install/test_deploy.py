@@ -22,8 +22,8 @@ def test_deploy_is_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ROOT / "deploy"
     found = {
         str(path.relative_to(folder)): path.read_text()
-        for name in ("base", "components")
-        for path in folder.glob(f"{name}/**/*.yaml")
+        for name in ("base/*", "components/*/*", "images/*.lock")
+        for path in folder.glob(name)
     }
     assert found.keys() == wanted.keys(), "run make deploy"
     assert [path for path in wanted if found[path] != wanted[path]] == [], "run make deploy"

@@ -19,6 +19,7 @@ from outfitter.scheduling.nova import flavor_claim
 GROUP = "rbac.authorization.k8s.io"
 REGISTRATION = "apiregistration.k8s.io"
 READ = "get list watch"
+WATCH = "list watch"  # what an informer asks for
 KUBE_SYSTEM = "kube-system"
 CA = "list watch patch"
 
@@ -58,19 +59,19 @@ def controller() -> Rights:
             *OWNS,
             rule(kinds.POD, f"{READ} create delete"),
             rule(kinds.POD, "patch", subresource="status"),  # the readiness gate of a launcher pod
-            rule(kinds.NODE, READ),
+            rule(kinds.NODE, WATCH),
             rule(kinds.VM, f"{READ} patch"),
             rule(kinds.VM, "patch", subresource="status"),
             rule(kinds.VMI, f"{READ} create patch delete"),
             rule(kinds.VMI, "patch", subresource="status"),
-            rule(kinds.KUBEVIRT, READ),
-            rule(kinds.FLAVOR, READ),
+            rule(kinds.KUBEVIRT, WATCH),
+            rule(kinds.FLAVOR, WATCH),
             rule(kinds.RESOURCE_CLAIM, f"{READ} create delete"),
             # reservedFor of a claim that a VM keeps while it is stopped; Kubernetes 1.36 asks for both.
             rule(kinds.RESOURCE_CLAIM, "patch", subresource="status"),
             rule(kinds.RESOURCE_CLAIM, "patch", subresource="binding"),
             rule(kinds.RESOURCE_CLAIM_TEMPLATE, READ),
-            rule(kinds.RESOURCE_SLICE, READ),
+            rule(kinds.RESOURCE_SLICE, WATCH),
             rule(kinds.NETWORK_ATTACHMENT, "get"),
             rule(kinds.DEVICE_CLASS, "get", only=[flavor_claim.CLASS]),
         ),
@@ -124,14 +125,13 @@ def node() -> Rights:
             *BOOKS,
             rule(kinds.PAST_BOOKING, "list delete"),  # history expires
             # Objects of its node; one that cannot be read is deleted and written again.
-            rule(kinds.LEDGER_PAGE, "delete"),
-            rule(kinds.PROVIDER_TREE, f"{READ} create update delete"),
-            rule(kinds.HOST_INVENTORY, f"{READ} create update delete"),
+            rule(kinds.PROVIDER_TREE, "get list create update delete"),
+            rule(kinds.HOST_INVENTORY, "get list create update delete"),
             rule(kinds.RESOURCE_SLICE, f"{READ} create update delete"),
             rule(kinds.POD, READ),
-            rule(kinds.NODE, READ),
+            rule(kinds.NODE, "get list"),
             rule(kinds.VM, "get"),
-            rule(kinds.VMI, READ),
+            rule(kinds.VMI, WATCH),
             rule(kinds.VMI, "patch", subresource="status"),
             # The driver writes no status of claims: Kubernetes 1.36 asks it for neither `binding` nor `driver`.
             rule(kinds.RESOURCE_CLAIM, READ),

@@ -62,6 +62,9 @@ async def remove(kube: Kube, report: Report, *, clock: Clock, timeout: float, fo
         await kube.list(kinds.RESOURCE_SLICE, fields=f"spec.driver={DRIVER}"),
         await kube.list(kinds.NODE, labels=SIMULATED),
     )
+    for node in nodes.items:  # no kubelet ends the pods of a simulated one
+        for pod in (await kube.list(kinds.POD, fields=f"spec.nodeName={node['metadata']['name']}")).items:
+            await _delete(kube, (kinds.POD, pod["metadata"]["namespace"], pod["metadata"]["name"]), report, grace=0)
     for kind, found in ((kinds.RESOURCE_SLICE, slices), (kinds.NODE, nodes)):
         for obj in found.items:
             await _delete(kube, (kind, "", obj["metadata"]["name"]), report)
@@ -122,10 +125,10 @@ async def _end_machines(kube: Kube, report: Report, clock: Clock, timeout: float
                 continue
 
 
-async def _delete(kube: Kube, key: resources.Key, report: Report) -> None:
+async def _delete(kube: Kube, key: resources.Key, report: Report, *, grace: int | None = None) -> None:
     kind, namespace, name = key
     try:
-        await kube.delete(kind, name, namespace, propagation="Background")
+        await kube.delete(kind, name, namespace, propagation="Background", grace=grace)
     except NotFound:
         return
     report(f"{resources.title(key)} removed")
