@@ -10,11 +10,14 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 from outfitter.install import names
 from outfitter.install.names import InstallOptions
+from outfitter.roles import commands as role_commands
+from outfitter.roles import settings
 from outfitter.store import pki
 from tests.e2e.process import typed
 
@@ -104,6 +107,17 @@ def test_containers_state_what_they_may_do() -> None:
             assert not spec.get("hostNetwork")
             assert obj["kind"] == "DaemonSet" or not spec.get("hostPID")
             assert obj["kind"] == "DaemonSet" or not [volume for volume in spec["volumes"] if "hostPath" in volume]
+
+
+def test_containers_run_roles_with_flags_and_variables_that_exist() -> None:
+    commands = {command.name: command for command in role_commands.commands()}
+    variables = {setting.variable for setting in settings.TABLE}
+    for obj in printed():
+        for container in obj["spec"]["template"]["spec"]["containers"] if obj["kind"] in ("Deployment", "DaemonSet") else ():
+            role, *flags = container["args"]
+            command = commands[role]
+            command.make_parser(click.Context(command)).parse_args(list(flags))
+            assert {variable["name"] for variable in container.get("env", ())} <= variables
 
 
 def test_nothing_depends_on_the_kubeconfig_s_namespace() -> None:
