@@ -26,6 +26,7 @@ class FakeKubelet:
         self._store, self.node, self._folder, self._arguments = store, node, folder, arguments
         self.launchers: dict[str, LauncherProcess] = {}  # by the pod's name
         self._signalled: set[str] = set()
+        self.files: dict[str, bytes] = {}  # of every container, by path in it: what drivers mount
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -44,6 +45,9 @@ class FakeKubelet:
                 await self._delete(pod)
             elif phase == "Pending":
                 started = PodFolder(self._folder, pod["metadata"]["uid"])
+                for path, content in self.files.items():
+                    (started.root / path).parent.mkdir(parents=True, exist_ok=True)
+                    (started.root / path).write_bytes(content)
                 self.launchers[name] = LauncherProcess(started, *self._arguments_of(pod))
                 await self._write(pod, "Running", {"running": {"startedAt": rfc3339(SystemClock().now())}})
             return

@@ -18,6 +18,7 @@ from outfitter import app
 from outfitter.api import admission, conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vmi_actions
+from outfitter.launcher.pod.container import MAX_FILE
 from outfitter.node.launchers import Launchers
 from outfitter.store.clock import SystemClock, rfc3339
 from outfitter.store.memory import Memory
@@ -174,9 +175,9 @@ async def test_a_vm_outlives_its_node_agent(place: Place) -> None:
 
 
 async def test_a_vmi_for_which_no_domain_can_be_built_fails(place: Place) -> None:
+    place.kubelet.files["var/run/kubernetes.io/dra-device-attributes/x.json"] = b" " * (MAX_FILE + 1)
     async with place.product():
-        await place.vmi(networks=[{"name": "a", "pod": {}}], domain={
-            "memory": {"guest": "32Mi"}, "devices": {"interfaces": [{"name": "a", "bridge": {}}]},
-            "cpu": {"cores": 1, "dedicatedCpuPlacement": True}})
+        await place.vmi()
         ended = await place.phase("Failed")
         assert (conditions.find(ended, "Ready") or {})["reason"] == "SyncFailed"
+        assert await place.events("SyncFailed")

@@ -59,7 +59,8 @@ class LauncherConnection:
         reader, writer = await asyncio.open_unix_connection(sock=client, limit=protocol.MAX_MESSAGE)
         connection = cls(pod, reader, writer, changed, patience)
         try:
-            await asyncio.wait_for(connection._greet(), connect_patience)
+            async with asyncio.timeout(connect_patience):
+                await connection._greet()
         except (TimeoutError, OSError) as error:
             writer.transport.abort()
             raise away(f"the launcher of pod {pod} accepted the connection and does not answer: {error}") from error
@@ -134,7 +135,8 @@ class LauncherConnection:
         self._calls[number] = future
         try:
             self._writer.write(message)
-            result = await asyncio.wait_for(future, self._patience)
+            async with asyncio.timeout(self._patience):  # wait_for of Python 3.11 may swallow that the caller is cancelled
+                result = await future
         except TimeoutError as error:
             why = away(f"the launcher of pod {self.pod} has not answered {method} for {self._patience:.0f} s")
             self._lose(why)
@@ -179,7 +181,8 @@ async def _connected(path: Path, patience: float) -> socket.socket:
     try:
         if not stat.S_ISSOCK(os.fstat(found).st_mode):
             raise NoLauncher(f"{path} is not a socket")
-        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(client, f"/proc/self/fd/{found}"), patience)
+        async with asyncio.timeout(patience):
+            await asyncio.get_running_loop().sock_connect(client, f"/proc/self/fd/{found}")
     except (ConnectionRefusedError, FileNotFoundError) as error:
         client.close()
         raise NoLauncher(str(error)) from error

@@ -97,7 +97,8 @@ class _Connection:
 
     async def serve(self) -> None:
         try:
-            await asyncio.wait_for(self._greet(), self._hello_patience)
+            async with asyncio.timeout(self._hello_patience):
+                await self._greet()
             self._launcher.on_change(self._changed)
             try:
                 while (line := await self._line()) is not None:
@@ -118,7 +119,8 @@ class _Connection:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_PATIENCE)
         with contextlib.suppress(OSError, TimeoutError):
-            await asyncio.wait_for(self._writer.drain(), CLOSE_PATIENCE)
+            async with asyncio.timeout(CLOSE_PATIENCE):
+                await self._writer.drain()
             self._writer.close()
 
     async def _greet(self) -> None:

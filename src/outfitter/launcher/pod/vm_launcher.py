@@ -85,7 +85,8 @@ class VmLauncher:
             if left is None:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
 
     def _on_change(self, uid: str) -> None:
         self._changed.set()
