@@ -23,9 +23,9 @@ from outfitter.api import admission, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
-from outfitter.apiserver.server import TlsServer
 from outfitter.errors import NotFound
-from outfitter.roles.webhook import ServerTls
+from outfitter.inventory.server_limits import DEFAULT
+from outfitter.roles.webhook import ServerTls, webhook_server
 from outfitter.roles.webhook_app import WebhookApp
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.kube import Kube
@@ -66,7 +66,7 @@ class Replica:
 
     def __init__(self, store: Kube, clock: Any) -> None:
         self.webhook = AdmissionWebhook(store, admission=admission.AdmissionRules(), clock=SystemClock(), namespace=NAMESPACE)
-        self.server = TlsServer(WebhookApp(self.webhook), name="the webhook", host="127.0.0.1", port=0, remedy="")
+        self.server = webhook_server(WebhookApp(self.webhook), "127.0.0.1", 0, DEFAULT, SystemClock())
         self.tls = ServerTls(self.server)
         self.rotation = CertificateRotation(store, clock=clock, namespace=NAMESPACE, use=self.tls.use)
 

@@ -47,12 +47,13 @@ class TlsServer:
 
     def __init__(
         self, app: ServedApp, *, name: str, host: str, port: int, remedy: str, limits: ServerLimits = DEFAULT,
-        clock: Clock | None = None,
+        clock: Clock | None = None, keep_alive: int = 60,
     ) -> None:
-        """`host`: "" for all addresses. `name`: what it is in messages; `remedy`: how a user chooses
-        where it listens."""
+        """`host`: "" for all addresses. `name`: what it is in messages; `remedy`: how a user chooses where it listens.
+        `keep_alive`: seconds after which a connection without a request is closed."""
         self._app, self._host, self._port, self._name, self._remedy = app, host, port, name, remedy
         self._limits, self._clock = limits, clock or SystemClock()
+        self._keep_alive = keep_alive
         self._context: ssl.SSLContext | None = None
         self.listener: Listener | None = None
 
@@ -83,7 +84,7 @@ class TlsServer:
         listening = self._listen()
         try:
             config = uvicorn.Config(self._app, ws="none", lifespan="off", log_config=None, access_log=False,
-                                    timeout_keep_alive=60, interface="asgi3", proxy_headers=False)
+                                    timeout_keep_alive=self._keep_alive, interface="asgi3", proxy_headers=False)
             config.load()
             self.listener = Listener(config, self._context, self._limits, self._clock)
         except BaseException:

@@ -15,6 +15,7 @@ from outfitter.install.names import InstallOptions
 CONFIG_FILE = PurePosixPath("/etc/outfitter/config.yaml")
 HEALTH = 8080
 SERVICE_PORT = 443
+STILL_SERVES = 5  # seconds
 WEBHOOK_PORT = 8443  # of the container; 443 of the Service
 USER = 65532  # "nonroot" of the images
 # Folders of the host that the node agent uses, by their name in the pod, and how the kubelet checks them.
@@ -60,9 +61,7 @@ def objects(options: InstallOptions) -> list[Object]:
         _deployment(
             "controller", {**_container("controller", _companion(options), options), "env": _launcher(options)}, options
         ),
-        _deployment(
-            "webhook", _container("webhook", [f"--address=:{WEBHOOK_PORT}"], options, {"webhook": WEBHOOK_PORT}), options
-        ),
+        _deployment("webhook", _webhook(options), options),
         _disruption_budget("controller", options),
         _disruption_budget("webhook", options),
         _daemon_set(options),
@@ -199,6 +198,13 @@ def _container(role: str, flags: Sequence[str], options: InstallOptions, ports: 
         "readinessProbe": probe("/readyz", periodSeconds=5),
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
     }
+
+
+def _webhook(options: InstallOptions) -> Object:
+    """When it is stopped it goes on until every API server knows that its endpoint is gone: a write that is sent to one that
+    does not listen any more is refused."""
+    return {**_container("webhook", [f"--address=:{WEBHOOK_PORT}"], options, {"webhook": WEBHOOK_PORT}),
+            "lifecycle": {"preStop": {"sleep": {"seconds": STILL_SERVES}}}}
 
 
 def _launcher(options: InstallOptions) -> list[Object]:

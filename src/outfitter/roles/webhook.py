@@ -4,6 +4,7 @@ time. Its certificate is renewed while it serves."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import ssl
 from collections.abc import Coroutine
@@ -13,16 +14,19 @@ from outfitter.api import kinds
 from outfitter.api.admission import AdmissionRules
 from outfitter.apiserver.aggregated.app import AggregatedApi, warn_user
 from outfitter.apiserver.server import TlsServer, server_context
+from outfitter.inventory.server_limits import ServerLimits
 from outfitter.roles.cluster_check import Right, check_cluster, reads
 from outfitter.roles.process import RoleProcess
 from outfitter.roles.webhook_app import WebhookApp
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.flavor_claim import AliasSet
+from outfitter.store.clock import Clock
 from outfitter.webhook.admission_webhook import AdmissionWebhook
 from outfitter.webhook.certificate import WebhookCertificates
 from outfitter.webhook.certificate_rotation import CertificateRotation
 from outfitter.webhook.reads import CACHED
 
+CLIENT_IDLE = 90  # seconds after which kube-apiserver closes an idle connection
 READ = (*(Right("get", kind) for kind in (kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE, kinds.NODE)),
         *(Right("list", kind) for kind in (kinds.POD, kinds.RESOURCE_SLICE)))
 
@@ -62,6 +66,15 @@ class ServerTls:
         self._server.use(context)
 
 
+def webhook_server(app: WebhookApp, host: str, port: int, limits: ServerLimits, clock: Clock) -> TlsServer:
+    """Its clients are the API servers, a few addresses with a connection for each write that is under way: no limit by address
+    but that of all connections. And the client closes an idle connection first: what it sends on one that the server closes at
+    that moment would be refused."""
+    limits = dataclasses.replace(limits, max_connections_per_address=limits.max_connections)
+    return TlsServer(app, name="the webhook", host=host, port=port, limits=limits, clock=clock, keep_alive=CLIENT_IDLE + 30,
+                     remedy="set another --address, or port 0 for a free one")
+
+
 async def run(process: RoleProcess) -> None:
     async with process.connect(warn=warn_user) as store:
         await check_cluster(store, "webhook", [*reads(CACHED), *READ])
@@ -70,8 +83,7 @@ async def run(process: RoleProcess) -> None:
         webhook = AdmissionWebhook(store, admission=AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)}),
                                    clock=process.clock, namespace=namespace)
         aggregated = AggregatedApi(store, clock=process.clock)
-        server = TlsServer(WebhookApp(webhook, aggregated), name="the webhook", host=host, port=port, clock=process.clock,
-                           limits=process.config.server, remedy="set another --address, or port 0 for a free one")
+        server = webhook_server(WebhookApp(webhook, aggregated), host, port, process.config.server, process.clock)
         tls = ServerTls(server)
         aggregated.front_proxy.on_client_ca(tls.trust)
         rotation = CertificateRotation(store, clock=process.clock, namespace=namespace, use=tls.use)
