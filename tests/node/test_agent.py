@@ -324,7 +324,7 @@ async def test_exclusive_check_at_prepare() -> None:
 
         async def reported() -> bool:
             found = await scene.find(kinds.POD, "web")
-            return found is not None and "node-0/pci-0000-3b-00-0-vf0 is held by vmi/red" in found["status"].get("message", "")
+            return found is not None and "pci-0000-3b-00-0-vf0: held by vmi/red" in found["status"].get("message", "")
 
         await scene.reach(reported, "the pod says who has the card")
         assert [booking.state for booking in await scene.bookings()] == ["booked", "prepared"]

@@ -58,7 +58,7 @@ class ClaimPreparation:
         """Prepare what is allocated to the claim here, which is recorded on the page as prepared. NotReady: why it cannot be.
         None: there is nothing to prepare here, as other drivers prepare their devices themselves."""
         env, key = host.env, (host.name, claim["metadata"]["uid"])
-        if env is None or not results or key in self._prepared:
+        if env is None or not results or (key in self._prepared and self._has_files(env, key[1])):
             return self._prepared.get(key)
         allocated = []
         for result in results:
@@ -78,6 +78,11 @@ class ClaimPreparation:
         except OSError as error:
             raise NotReady(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
         return self._prepared[key]
+
+    def _has_files(self, env: HostEnv, uid: str) -> bool:
+        """Whether the files of a prepared claim are in place: their folders are often cleared by other programs."""
+        names = {name for taken in env.checkpoint.of(uid) for name in taken.files}
+        return env.cdi.read(cdi.file_name(env.driver, uid)) is not None and all(map(env.metadata.read, names))
 
     def launcher_devices(self, host: AgentHost, pod: Object, claims: device_refs.Claims) -> launcher_env.LauncherDevices:
         """What the pod's launcher gets to know about the devices that were prepared for it."""

@@ -105,3 +105,19 @@ async def test_two_calls_at_once_for_one_device(node: DriverHost, monkeypatch: p
     assert (await node.client.prepare(info, claim))[claim["uid"]].error == ""
     page = await book.read(node.store, HOST)
     assert {(one.holder.name, one.state) for one in page.bookings} == {("gold", "prepared"), ("silver", "booked")}
+
+
+async def test_hardware_that_another_driver_published_first_is_refused(node: DriverHost) -> None:
+    """One function under two names: kube-scheduler does not know that, and the page does."""
+    await node.store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "theirs"}, "spec": {
+        "driver": "other.example.com", "nodeName": HOST, "pool": {"name": HOST, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "nic", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:3b:01.0"}}}]}})
+    info, theirs = await node.registered(), await node.allocate("blue", "nic", driver="other.example.com")
+    await node.driver._book(await node.store.get(kinds.RESOURCE_CLAIM, theirs["name"], "here"))
+    claim = await node.allocate("green", VF0)
+    error = (await node.client.prepare(info, claim))[claim["uid"]].error
+    assert error.startswith(f"HardwareHeld: {HOST}/{VF0}, which is the same hardware (0000:3b:01.0) as other.example.com/")
+    assert "blue" in error
+    assert node.drivers() == ["iavf", "iavf"]
+    await node.delete("blue")
+    assert (await node.client.prepare(info, claim))[claim["uid"]].error == ""

@@ -125,3 +125,16 @@ async def test_after_a_kill_everything_is_found_done(node: DriverHost) -> None:
     await node.settle()
     assert await node.bookings() == {}
     assert node.cdi_files() == []
+
+
+async def test_files_that_were_removed_are_written_again(node: DriverHost) -> None:
+    """Other programs clear /var/run."""
+    info, claim = await node.registered(), await node.allocate("gold", VF0)
+    await node.client.prepare(info, claim)
+    files = [path for name in ("cdi", "metadata") for path in (node.folder / "data" / "hosts" / HOST / name).rglob("*.json")]
+    texts = {path: path.read_text() for path in files}
+    assert len(texts) == 2
+    for path in texts:
+        path.unlink()
+        assert (await node.client.prepare(info, claim))[claim["uid"]].error == ""
+        assert {path: path.read_text() for path in files} == texts
