@@ -177,11 +177,11 @@ def test_the_samples_are_accepted(name: str) -> None:
 def test_wrong_values_in_every_place_are_refused_by_admission_where_the_schema_refuses_them() -> None:
     refused = 0
     for number, (name, path) in enumerate(places()):
-        for value in WRONG[number % 2::2]:
+        for value in WRONG[number % 3::3]:
             obj = put(SAMPLES[name][1], path, value)
             never_stricter(name, obj)
             refused += not structural.accepts(SCHEMAS[SAMPLES[name][0]], obj)
-    assert refused > 500, "it is strict, too"
+    assert refused > 300, "it is strict, too"
 
 
 def test_what_the_type_check_admits_is_accepted_but_for_enumerations_and_keys() -> None:
@@ -213,7 +213,7 @@ JSON = st.recursive(
     max_leaves=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(places()), JSON)
 def test_any_json_in_any_place(place: tuple[str, tuple[Any, ...]], value: Any) -> None:
     name, path = place
