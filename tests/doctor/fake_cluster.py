@@ -16,6 +16,7 @@ from typing import Any, Self
 import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import aggregated_apis
 from outfitter.install import crds
 from outfitter.store import pki
 
@@ -32,7 +33,7 @@ APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 CORE = f"/api/v1/namespaces/{NAMESPACE}"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1.subresources.kubevirt.io"
+API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 DRA = "/apis/resource.k8s.io/v1"
 OUTFITTER = "/apis/outfitter.dev/v1alpha1"
 SECRET = f"{CORE}/secrets/outfitter-webhook-cert"
@@ -124,8 +125,9 @@ def healthy() -> Table:
         SECRET: VALID,
         f"{CORE}/configmaps/outfitter-config": named("outfitter-config", data={"config.yaml": ""}),
         f"{ADMISSION}/validating{WEBHOOK}": hooks(), f"{ADMISSION}/mutating{WEBHOOK}": hooks(),
-        API_SERVICE: named("v1.subresources.kubevirt.io", spec={"caBundle": text(CA.cert)},
-                           status={"conditions": [{"type": "Available", "status": "True"}]}),
+        API_SERVICES: [named(aggregated_apis.api_service(*served), spec={"caBundle": text(CA.cert)},
+                             status={"conditions": [{"type": "Available", "status": "True"}]})
+                       for served in aggregated_apis.SERVED],
         "/apis/kubevirt.io/v1/kubevirts": [], "/apis/apps/v1/deployments": [],
         "/api/v1/nodes": [named("a")],
         f"{DRA}/resourceslices": [slice_("s")], f"{DRA}/deviceclasses": [named("vf", spec={})],

@@ -125,7 +125,7 @@ CASES: dict[str, Case] = {
         put(fake.SECRET, 403), "cluster-caller-rights", "error", ("may not read secrets.",)),
     "a read that fails": Case(put(CLAIMS, 500), "cluster-caller-rights", "error", ("resourceclaims cannot be read",)),
     "nothing is installed": Case(
-        lambda table: [table.pop(path) for path in list(table) if "outfitter" in path or path in (fake.CRDS, fake.API_SERVICE)]
+        lambda table: [table.pop(path) for path in list(table) if "outfitter" in path or path in (fake.CRDS, fake.API_SERVICES)]
         and table.update({fake.CRDS: [], INVENTORIES: [fake.inventory("a")]}),
         "cluster-installed", "error", ("not installed", "outfit install --apply")),
     "a definition is missing": Case(
@@ -200,9 +200,12 @@ CASES: dict[str, Case] = {
         put(f"{fake.ADMISSION}/mutating{fake.WEBHOOK}", fake.hooks(fake.OTHER_CA)), "cluster-webhook-certificate", "error",
         ("mutatingwebhookconfigurations does not sign",)),
     "the aggregated API is away": Case(
-        edit(fake.API_SERVICE, lambda obj: obj.update(status={"conditions": [
+        edit(fake.API_SERVICES, lambda services: services[0].update(status={"conditions": [
             {"type": "Available", "status": "False", "message": "no endpoints"}]})),
         "cluster-aggregated-api", "error", ("v1.subresources.kubevirt.io is not available: no endpoints",)),
+    "the counts of devices are not served": Case(
+        edit(fake.API_SERVICES, lambda services: services.pop()), "cluster-aggregated-api", "error",
+        ("do not exist: v1alpha1.status.outfitter.dev", "outfit install --apply")),
     "a host is refused": Case(
         put("/api/v1/nodes", [fake.named("a", status={"conditions": [
             {"type": "Ready", "status": "False", "reason": "StartRefused", "message": "two entries match"}]})]),

@@ -23,7 +23,6 @@ CONTROLLER, WEBHOOK, NODE = "outfitter-controller", "outfitter-webhook", "outfit
 CERTIFICATE = "outfitter-webhook-cert"
 CONFIG = "outfitter-config"
 GROUPS_OF_WEBHOOK = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
-API_SERVICE = "v1.subresources.kubevirt.io"
 EMBEDDED = "+outfitter"  # in the version of the embedded server
 PAGE = 500  # objects per request
 AT_ONCE = 16  # requests
@@ -66,7 +65,7 @@ INSTALLED: Mapping[str, str] = {
     "secrets": _ours("/api/v1", "secrets", CERTIFICATE), "configmaps": _ours("/api/v1", "configmaps", CONFIG),
     "validatingwebhookconfigurations": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/outfitter",
     "mutatingwebhookconfigurations": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/outfitter",
-    "apiservices": f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}",
+    "apiservices": "/apis/apiregistration.k8s.io/v1/apiservices",
     "kubevirts": _path(kinds.KUBEVIRT),
     "virt-controller": "/apis/apps/v1/deployments",  # KubeVirt's own, in whichever namespace it is installed
 }

@@ -122,8 +122,9 @@ CODES: Mapping[str, DoctorCode] = {
         "renews its certificate long before; one that is about to expire means that no webhook process runs, or that it may "
         "not write its Secret."),
     "cluster-aggregated-api": DoctorCode(
-        "the API service of `subresources.kubevirt.io` is available",
-        "virtctl and `outfit vm start|stop|pause` use these subresources."),
+        "our API services are available: `subresources.kubevirt.io` and `status.outfitter.dev`",
+        "virtctl and `outfit vm` use the subresources, users who may not see other namespaces the counts of devices. Beside "
+        "KubeVirt the subresources are its own."),
     "cluster-role-rights": DoctorCode(
         "the service accounts have the rights of their roles",
         "Each role has exactly the rights that it uses. A missing one shows as Forbidden in its log and stops one controller."),

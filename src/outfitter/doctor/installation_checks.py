@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 import outfitter
 from outfitter.api import conditions
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import aggregated_apis
 from outfitter.doctor import workload_settings
-from outfitter.doctor.cluster_state import API_SERVICE, CONTROLLER, NODE, WEBHOOK, ClusterState
+from outfitter.doctor.cluster_state import CONTROLLER, NODE, WEBHOOK, ClusterState
 from outfitter.doctor.finding import Finding, count, error, ok, some, warning
 from outfitter.doctor.webhook_checks import check as check_webhook
 
@@ -157,19 +158,23 @@ def _holder(lease: Object | None) -> tuple[str, datetime | None]:
 def _aggregated(state: ClusterState) -> Iterator[Finding]:
     if not state.known("apiservices"):
         return
-    service = next(iter(state.items("apiservices")), None)
-    if service is None:
-        yield error("cluster-aggregated-api", f"the API service {API_SERVICE} does not exist.",
-                    "virtctl and outfit vm need it.", APPLY)
-        return
-    if conditions.is_true(service, "Available"):
-        yield ok("cluster-aggregated-api", f"{API_SERVICE} is available")
-    else:
-        found = conditions.find(service, "Available") or {}
+    companion = workload_settings.switched_on(state.readings, CONTROLLER, "companion")
+    wanted = [aggregated_apis.api_service(*served) for served in (
+        aggregated_apis.STATUS if companion else aggregated_apis.SERVED)]
+    have = {obj["metadata"]["name"]: obj for obj in state.items("apiservices")}
+    absent = [name for name in wanted if name not in have]
+    away = [name for name in wanted if name in have and not conditions.is_true(have[name], "Available")]
+    if absent:
+        yield error("cluster-aggregated-api", f"API services do not exist: {some(absent)}.",
+                    "virtctl, outfit vm and counts of devices need them.", APPLY)
+    for name in away:
+        found = conditions.find(have[name], "Available") or {}
         why = str(found.get("message") or found.get("reason") or "it has no status yet")
-        yield error("cluster-aggregated-api", f"the API service {API_SERVICE} is not available: {why.rstrip('.')}.",
+        yield error("cluster-aggregated-api", f"the API service {name} is not available: {why.rstrip('.')}.",
                     "See whether the webhook's pods are ready and its certificate is valid.",
-                    f"kubectl -n {state.namespace} logs deployment/{WEBHOOK}")
+                    f"kubectl -n {state.namespace} logs deployment/{WEBHOOK}", subject=name)
+    if not absent and not away:
+        yield ok("cluster-aggregated-api", f"available: {some(wanted)}")
 
 
 def _rights(state: ClusterState) -> Iterator[Finding]:
