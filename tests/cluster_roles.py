@@ -136,9 +136,10 @@ class ClusterRoles:
             if error.code != 409:
                 raise RuntimeError(f"{path}: {error.read().decode()}") from error
 
-    def kubeconfig(self, account: str) -> Path:
-        """A kubeconfig with a fresh token of a service account."""
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+    def kubeconfig(self, account: str, pod: Object | None = None) -> Path:
+        """A kubeconfig with a fresh token of a service account, bound to a pod if one is given."""
+        spec = {"expirationSeconds": 7200, **({"boundObjectRef": pod} if pod else {})}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
         token = json.loads(self.cluster.request("POST", path, request))["status"]["token"]
         ca = (self.cluster.folder / "pki" / "ca.crt").read_bytes()

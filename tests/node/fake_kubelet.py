@@ -11,6 +11,7 @@ from pathlib import Path
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import vm
 from outfitter.errors import Conflict, NotFound, Unavailable
 from outfitter.store.base import Store
 from outfitter.store.clock import SystemClock, rfc3339
@@ -32,7 +33,7 @@ class FakeKubelet:
         """Until cancelled."""
         while True:
             pods = (await self._store.list(kinds.POD, fields=f"spec.nodeName={self.node}")).items
-            for pod in pods:
+            for pod in filter(vm.launches, pods):
                 with contextlib.suppress(Conflict, NotFound, Unavailable):
                     await self._sync(pod)
             await asyncio.sleep(EVERY)
