@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests import kubernetes
+from tests.cluster_roles import ClusterRoles
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene
 
@@ -15,8 +16,21 @@ from tests.controllers.scenario import Scene
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
     if kubernetes.assets() is None:
         pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True) as running:
+    with kubernetes.Cluster(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True, learn=()) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def controller(control_plane: kubernetes.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRoles]:
+    """`outfit controller` as a process on the control plane, with the rights of an installation."""
+    roles = ClusterRoles(control_plane, tmp_path_factory.mktemp("roles"))
+    roles.install()
+    try:
+        roles.start("controller").ready()
+        yield roles
+        assert roles.forbidden() == []
+    finally:
+        roles.stop()
 
 
 @pytest.fixture

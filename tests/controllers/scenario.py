@@ -6,31 +6,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pytest
 
 from outfitter import app
 from outfitter.api import conditions, kinds, rejection_conditions
-from outfitter.api.hypervisor import Domain
+from outfitter.api.hypervisor import Domain, Paused
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking
 from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.controllers.manager import ControllerContext, ControllerManager
 from outfitter.errors import Forbidden, NotFound
 from outfitter.inventory.config import Config, SchedulingSettings
 from outfitter.inventory.simulation import hosts_file
+from outfitter.launcher import domain as domain_files
+from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node.agent_host import AgentHost
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.base import Event, Store
-from outfitter.store.clock import ManualClock
+from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.id_generator import IdGenerator
+from outfitter.store.kube import Kube
 from outfitter.store.memory import Memory
 from tests import kubernetes
+from tests.cluster_roles import ClusterRoles
 from tests.controllers import resync
 
 T = TypeVar("T")
@@ -42,9 +48,9 @@ CLUSTER_OBJECTS = {"instances": kinds.VMI, "pods": kinds.POD, "claims": kinds.RE
          "trees": kinds.PROVIDER_TREE, "inventories": kinds.HOST_INVENTORY}  # of ClusterObjects, by their names there
 
 
-def hosts_of(word: str, vfs: int, count: int = 1) -> list[AgentHost]:
-    """Hosts with one network card each, named and published after a word that is unique."""
-    text = f"""
+def hosts_text(word: str, vfs: int, count: int = 1) -> str:
+    """A hosts file: hosts with one network card each, named and published after a word that is unique."""
+    return f"""
 publisher: {word}.example.com
 hosts:
 - name: {word}
@@ -54,7 +60,10 @@ hosts:
   - {{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, numa: 0,
      vfs: {{count: {vfs}, product: 1889}}}}
 """
-    return app.simulated_hosts(hosts_file.parse(text, word).hosts)
+
+
+def hosts_of(word: str, vfs: int, count: int = 1) -> list[AgentHost]:
+    return app.simulated_hosts(hosts_file.parse(hosts_text(word, vfs, count), word).hosts)
 
 
 @dataclass
@@ -336,6 +345,74 @@ async def on_cluster(control_plane: kubernetes.Cluster, word: str, vfs: int, cou
             yield scene
         finally:
             await clear(scene)
+    await connections_closed()
+
+
+class StoredDomains(Simulated):
+    """The VMs of a host whose agent is another process: what it has written, at each look."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._written = folder
+
+    async def domains(self) -> Mapping[str, Domain]:
+        found = {}
+        for path in sorted(self._written.glob("*.xml")):
+            with contextlib.suppress(FileNotFoundError):  # it ended meanwhile
+                uid = path.stem.partition("_")[0]
+                if not path.with_suffix(".xml.ended").exists():
+                    found[uid] = replace(domain_files.read(path.read_text(), uid), paused=self._pause(path))
+        return found
+
+    def _pause(self, path: Path) -> Paused | None:
+        try:
+            return Paused(*path.with_suffix(".xml.paused").read_text().split("\n", 1))
+        except FileNotFoundError:
+            return None
+
+
+class RemoteProduct(app.Product):
+    """What a scenario sees of a product whose controllers and agent are processes of their own: the store, what changes in it,
+    and the VMs of simulated hosts."""
+
+    def __init__(self, store: Kube, hosts: Sequence[AgentHost]) -> None:
+        self.store, self.hosts = store, list(hosts)
+        self.context = ControllerContext(store, clock=SystemClock())
+        for kind in (kinds.VM, kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE):
+            self.context.informer(kind)
+        self.runner = ControllerManager(self.context, [])
+
+    async def start(self) -> None:
+        await self.runner.start()
+
+    async def stop(self) -> None:
+        await self.runner.stop()
+        await self.store.close()
+
+
+@contextlib.asynccontextmanager
+async def on_roles(roles: ClusterRoles, word: str, text: str, *flags: str) -> AsyncIterator[Scene]:
+    """The same where the controllers are a running process and the agent of the hosts of a hosts file is another, each with
+    the rights of an installation; all of it is taken away again. `flags` are the agent's."""
+    file = roles.folder / f"{word}.yaml"
+    file.write_text(text)
+    agent = roles.start("node", "--simulate", str(file), *flags, name=word)
+    data = roles.folder / f"{word}-data"
+    hosts = [replace(host, hypervisor=StoredDomains(data / "domains" / host.name))
+             for host in app.simulated_hosts(hosts_file.parse(text, word).hosts)]
+    product = RemoteProduct(Kube(roles.cluster.access(), clock=SystemClock()), hosts)
+    try:
+        await asyncio.to_thread(agent.ready)
+        await product.start()
+        await product.store.create(kinds.NAMESPACE, {"metadata": {"name": word}})
+        scene = Scene(product, word, None)
+        try:
+            yield scene
+        finally:
+            await asyncio.to_thread(agent.stop)
+            await clear(scene)
+    finally:
+        await product.stop()
     await connections_closed()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import re
 import uuid
 from pathlib import Path
@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.errors import Invalid, NotFound
-from outfitter.inventory import config
-from outfitter.inventory.simulation import hosts_file
+from outfitter.errors import Invalid
 from outfitter.scheduling.explain import claim as explain_claim
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.nova import flavor_claim
 from tests import kubernetes
+from tests.cluster_roles import ClusterRoles
 from tests.controllers.numa_hosts import CONFIG, HOSTS, flavor, machine, scene
-from tests.controllers.scenario import Scene, addresses, clear, connections_closed
+from tests.controllers.scenario import addresses, on_roles
 from tests.rejected import Code
 
 
@@ -330,16 +328,17 @@ async def test_why_reports_numa_cells_and_a_missing_flavor() -> None:
 
 
 @pytest.mark.cluster
-async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kubernetes.Cluster) -> None:
+async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kubernetes.Cluster, tmp_path: Path) -> None:
     """The claim is all that it knows: class, traits and kind by selectors, isolation and one NUMA node by constraints."""
     word = f"s{uuid.uuid4().hex[:8]}"
     hosts = HOSTS.replace("name: elm", f"name: {word}-elm").replace("name: oak", f"name: {word}-oak")
-    settings = config.parse(CONFIG)
-    played = app.simulated_hosts(hosts_file.parse(hosts).hosts, config=settings)
-    async with app.cluster(control_plane.access(), hosts=played, config=settings) as product:
-        await product.store.create(kinds.NAMESPACE, {"metadata": {"name": word}})
-        here = Scene(product, word, None)
-        try:
+    settings = tmp_path / "config.yaml"
+    settings.write_text(CONFIG)
+    roles = ClusterRoles(control_plane, tmp_path / "roles")
+    await asyncio.to_thread(roles.install)
+    try:
+        await asyncio.to_thread(roles.start("controller", "--config", str(settings)).ready)
+        async with on_roles(roles, word, hosts, "--config", str(settings)) as here:
             pinned = {"group_policy": "isolate", "hw:cpu_policy": "dedicated"}
             await flavor(here, f"{word}-apart", "gpu:1, nic:2", extraSpecs={"group_policy": "isolate"})
             await flavor(here, f"{word}-near", "near gpu:2", extraSpecs=pinned)
@@ -361,12 +360,11 @@ async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kuberne
                 await here.delete(kinds.VMI, name)
             await here.gone("blue", "green")
             await here.empty()
-        finally:
-            await clear(here)
             for name in (f"{word}-apart", f"{word}-near"):
-                with contextlib.suppress(NotFound):
-                    await here.store.delete(kinds.FLAVOR, name)
-    await connections_closed()
+                await here.store.delete(kinds.FLAVOR, name)
+        assert roles.forbidden() == []
+    finally:
+        roles.stop()
 
 
 async def test_a_device_that_was_assigned_to_a_pod_is_not_given_to_a_flavor() -> None:

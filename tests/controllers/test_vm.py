@@ -17,7 +17,7 @@ from outfitter.controllers import vm_claims
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.vm import VmController
 from outfitter.errors import Conflict, NotFound
-from tests import kubernetes
+from tests.cluster_roles import ClusterRoles
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, addresses, device
 
@@ -304,8 +304,9 @@ async def test_embedded(name: str) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> None:
-    async with scenes.on_cluster(control_plane, f"vm-{uuid.uuid4().hex[:8]}", 2) as scene:
+async def test_on_a_cluster(name: str, controller: ClusterRoles) -> None:
+    word = f"vm-{uuid.uuid4().hex[:8]}"
+    async with scenes.on_roles(controller, word, scenes.hosts_text(word, 2)) as scene:
         await scene.classes()
         await SCENARIOS[name](scene)
 

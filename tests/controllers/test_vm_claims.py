@@ -18,7 +18,7 @@ from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.vm import VmController
 from outfitter.errors import Conflict
-from tests import kubernetes
+from tests.cluster_roles import ClusterRoles
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, addresses, device
 from tests.controllers.test_vm import another, ask, change, end, shows
@@ -534,7 +534,8 @@ async def test_where_others_look_after_claims(name: str, version: str, monkeypat
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> None:
-    async with scenes.on_cluster(control_plane, f"own-{uuid.uuid4().hex[:8]}", 2) as scene:
+async def test_on_a_cluster(name: str, controller: ClusterRoles) -> None:
+    word = f"own-{uuid.uuid4().hex[:8]}"
+    async with scenes.on_roles(controller, word, scenes.hosts_text(word, 2)) as scene:
         await scene.classes()
         await SCENARIOS[name](scene)

@@ -20,7 +20,7 @@ from outfitter.api.page import Booking, Holder
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.pod_claims import FINALIZER
 from outfitter.ledger import book
-from tests import kubernetes
+from tests.cluster_roles import ClusterRoles
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, addresses, device, logged
 from tests.rejected import Code
@@ -555,8 +555,9 @@ async def test_embedded(name: str) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> None:
-    async with scenes.on_cluster(control_plane, f"s{uuid.uuid4().hex[:8]}", SCENARIOS[name].vfs) as scene:
+async def test_on_a_cluster(name: str, controller: ClusterRoles) -> None:
+    word = f"s{uuid.uuid4().hex[:8]}"
+    async with scenes.on_roles(controller, word, scenes.hosts_text(word, SCENARIOS[name].vfs)) as scene:
         await scene.classes()
         await SCENARIOS[name].tell(scene)
 

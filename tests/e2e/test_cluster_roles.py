@@ -21,16 +21,8 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("plane"), scheduler=True, controllers=True, learn=()) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def installed(plane: kubernetes.Cluster, tmp_path_factory: pytest.TempPathFactory) -> ClusterRoles:
-    roles = ClusterRoles(plane, tmp_path_factory.mktemp("roles"))
+def installed(control_plane: kubernetes.Cluster, tmp_path_factory: pytest.TempPathFactory) -> ClusterRoles:
+    roles = ClusterRoles(control_plane, tmp_path_factory.mktemp("roles"))
     roles.install()
     return roles
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.cluster_up import MODES, in_mode
 from tests.e2e.process import ROOT, ForkedUp, Up, typed, until
 
 EXAMPLE = ROOT / "examples" / "02-alias"
@@ -51,7 +52,15 @@ def up(tmp_path: Path) -> Iterator[Up]:
         assert not running.log()
 
 
+@pytest.fixture(params=MODES)
+def in_each_mode(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
+    with in_mode(request, tmp_path, "--config", str(CONFIG), simulate=str(HOSTS)) as running:
+        yield running
+        assert not running.log()
+
+
 def test_example_runs(up: Up) -> None:
+    """Embedded: NUMA cells, dedicated CPUs and the fullest host first are what kube-scheduler does not know."""
     brought = typed("plan", "-f", str(EXAMPLE), kubeconfig=up.kubeconfig)  # flavors in a file count as if they were there
     assert brought.code == 1
     for line in ("vmi/blue would go to elm", "vmi/green would go to oak", "vmi/red would go to elm", "vmi/yellow would wait",
@@ -116,7 +125,8 @@ def test_example_runs(up: Up) -> None:
     up.ok("delete", "-f", str(EXAMPLE / "1-flavors.yaml"))
 
 
-def test_it_is_all_there_after_a_crash(up: Up) -> None:
+def test_it_is_all_there_after_a_crash(in_each_mode: Up) -> None:
+    up = in_each_mode
     up.ok("apply", *(word for name in ("1-flavors", "2-blue", "3-green") for word in ("-f", str(EXAMPLE / f"{name}.yaml"))))
     until(lambda: {up.phase(name) for name in ("blue", "green", "red")} == {"Running"}, "all run")
     before, pages = up.domains(), up.ok("get", "pages", "-o", "yaml")

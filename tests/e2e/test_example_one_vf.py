@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.cluster_up import MODES, in_mode
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.process import EXAMPLE, ROOT, ForkedUp, Up, typed, until
+from tests.e2e.process import EXAMPLE, ROOT, Up, typed, until
 
 EXAMPLES = str(EXAMPLE.relative_to(ROOT))
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    with ForkedUp(tmp_path / "data", simulate="1x1") as running:
+@pytest.fixture(params=MODES)
+def up(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
+    with in_mode(request, tmp_path) as running:
         yield running
         assert not running.log()
 

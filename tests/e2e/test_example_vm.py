@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import ROOT, ForkedUp, Up, type_what_it_tells, until
+from tests.e2e.cluster_up import MODES, in_mode
+from tests.e2e.process import ROOT, Up, type_what_it_tells, until
 
 EXAMPLE = ROOT / "examples" / "03-vm"
 VF = "pci-0000-3b-00-0-vf0"
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    with ForkedUp(tmp_path / "data", simulate="1x1") as running:
+@pytest.fixture(params=MODES)
+def up(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
+    with in_mode(request, tmp_path) as running:
         yield running
         assert not running.log()
 

@@ -66,7 +66,7 @@ def controller() -> Rights:
             rule(kinds.VMI, "patch", subresource="status"),
             rule(kinds.KUBEVIRT, WATCH),
             rule(kinds.FLAVOR, WATCH),
-            rule(kinds.RESOURCE_CLAIM, f"{READ} create delete"),
+            rule(kinds.RESOURCE_CLAIM, f"{READ} create patch delete"),
             # reservedFor of a claim that a VM keeps while it is stopped; Kubernetes 1.36 asks for both.
             rule(kinds.RESOURCE_CLAIM, "patch", subresource="status"),
             rule(kinds.RESOURCE_CLAIM, "patch", subresource="binding"),
