@@ -144,6 +144,19 @@ hosts:
     assert bad(findings(root, code=1))["host-vfio-module"].startswith("error: kernel 6.1.0 has no module vfio-pci")
 
 
+def test_no_command_takes_the_network_or_a_disk_from_the_host(tmp_path: Path) -> None:
+    found = bad(findings(host(tmp_path, """
+hosts:
+- name: a
+  pci:
+  - {address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, interface: ens1f0, iommuGroup: 19}
+  - {address: 0000:5e:00.0, vendor: 144d, product: a80a, class: 010802, driver: nvme, iommuGroup: 20}
+  - {address: 0000:65:00.0, vendor: 10de, product: 2204, class: 030000, driver: vfio-pci, iommuGroup: 20}
+""")))
+    assert found.keys() == {"host-devices", "host-iommu-groups", "host-acs"}
+    assert "driverctl" not in "".join(found.values())
+
+
 def test_a_configuration_is_compared_with_the_host(tmp_path: Path) -> None:
     root, config = host(tmp_path / "host"), tmp_path / "config.yaml"
     config.write_text('device_spec: [{address: "0000:99:*"}]\n')

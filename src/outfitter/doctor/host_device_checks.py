@@ -14,6 +14,7 @@ from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.scan import DEVICES, Scan
 
+NOTHING_OFFERED = "the host offers no device: no function is bound to vfio-pci together with its IOMMU group."
 # Prefixes of class codes of what users pass through: disks, NICs, displays, accelerators.
 PASSED_THROUGH = ("0108", "02", "03", "12")
 
@@ -59,18 +60,26 @@ def _offered(division: AssignableDevices, *, configured: bool) -> Iterator[Findi
     if division.offered:
         yield ok("host-devices", f"{count(len(division.offered), 'device')} can be assigned")
         return
-    likely = [entry.device for entry in division.withheld
-              if isinstance(entry.device, HostDevice) and (entry.device.class_code or "").startswith(PASSED_THROUGH)]
+    likely = [entry.device for entry in division.withheld if isinstance(entry.device, HostDevice)
+              and (entry.device.class_code or "").startswith(PASSED_THROUGH) and not entry.device.self_vfio
+              and not _may_be_needed(entry.device)]
     if configured:
         yield warning("host-devices", "device_spec lists no device that can be assigned.",
                       "Compare device_spec with what the host has.", "outfit config check FILE")
     elif likely:
-        yield warning("host-devices", "no function is bound to vfio-pci, so the host offers no device.",
+        yield warning("host-devices", NOTHING_OFFERED,
                       f"List devices in device_spec, or bind some; candidates are {some(device.address for device in likely)}.",
                       f"driverctl set-override {likely[0].address} vfio-pci")
     else:
-        yield warning("host-devices", "the host has no NIC, display, NVMe disk or accelerator to offer.",
-                      "Use a host with such devices, or simulate some.", "outfit up --simulate 2x8")
+        yield warning("host-devices", NOTHING_OFFERED,
+                      "List devices in device_spec that the host can do without, or simulate some.",
+                      "outfit scan; outfit up --simulate 2x8")
+
+
+def _may_be_needed(device: HostDevice) -> bool:
+    """Whether the host may lose its network or its disk with a function: no command takes it away."""
+    return bool(device.interfaces) or (device.driver is not None and not device.self_vfio
+                                       and (device.class_code or "").startswith(("01", "02")))
 
 
 def _drivers(
@@ -114,8 +123,10 @@ def _groups(devices: Sequence[HostDevice], division: AssignableDevices) -> Itera
         yield warning(
             "host-iommu-groups", f"{device.address} cannot be assigned: it {entry.reason}.",
             f"All of IOMMU group {device.iommu_group} goes to one VM; bind "
-            f"{some(other.address for other in others) or 'its other members'} to vfio-pci as well.",
-            "; ".join(f"driverctl set-override {other.address} vfio-pci" for other in others), subject=device.address)
+            f"{some(other.address for other in others) or 'its other members'} to vfio-pci too, if the host can do without; "
+            "else use another slot.",
+            "; ".join(f"driverctl set-override {other.address} vfio-pci" for other in others if not _may_be_needed(other)),
+            subject=device.address)
     if not found:
         yield ok("host-iommu-groups", "no IOMMU group blocks a device that should be assigned")
 
