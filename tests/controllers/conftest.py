@@ -17,6 +17,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernet
     if kubernetes.assets() is None:
         pytest.skip(kubernetes.MISSING)
     with kubernetes.Cluster(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True, learn=()) as running:
+        ClusterRoles(running, tmp_path_factory.mktemp("installation")).install()
         yield running
 
 

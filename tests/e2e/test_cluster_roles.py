@@ -144,7 +144,7 @@ def test_a_user_without_rights_is_told_which_are_missing(roles: ClusterRoles) ->
 
 
 def test_an_agent_whose_host_is_no_node_is_refused(roles: ClusterRoles) -> None:
-    refused = roles.start("node", "--hypervisor", "simulated", "--node-name", "nowhere")
+    refused = roles.start("node", "--node-name", "nowhere")
     assert refused.end() == 1
     assert "no such Node" in refused.said
     assert "--node-name" in refused.said
