@@ -100,7 +100,8 @@ CODES: Mapping[str, DoctorCode] = {
         "be repeated at any time."),
     "cluster-crds": DoctorCode(
         "the CustomResourceDefinitions exist, are established and have this version",
-        "Definitions of another release lack versions or fields, which the API server then drops without a message."),
+        "Definitions of another release lack versions, types or columns (annotation `outfitter.dev/version`); "
+        "objects in an older stored version may be unreadable for a later release."),
     "cluster-workloads": DoctorCode(
         "Deployments and the DaemonSet are ready",
         "A pod that is not ready is shown with the reason of the kubelet or the last message of the process."),
