@@ -92,6 +92,7 @@ def wanted(options: InstallOptions) -> set[str]:
     return {resources.title(resources.key_of(obj)) for obj in manifests.objects(options)}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("empty")
 def test_definitions_of_others_are_left_alone(cluster: kubernetes.Cluster) -> None:
     definition = next(obj for obj in SIMULATION if obj["metadata"]["name"] == kinds.VM.resource)
@@ -275,6 +276,7 @@ def test_remove_leaves_nothing_and_may_be_repeated(cluster: kubernetes.Cluster) 
     assert (again.code, again.out) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("empty")
 def test_a_namespace_of_the_user_stays(cluster: kubernetes.Cluster) -> None:
     cluster.kubectl("create", "namespace", "mine")
