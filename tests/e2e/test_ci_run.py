@@ -28,7 +28,8 @@ SUITES = ["venv", "test", "libvirt", "test-parts", "test-libvirt", "test-hardwar
 def clone(tmp_path: Path) -> Path:
     """A clone whose programs and packages are all simulated."""
     programs = {"bin/make": MAKE, "bin/apt-cache": "#!/bin/sh\n", "scripts/kube-assets": "#!/bin/sh\necho /kube\n",
-                "scripts/virtctl": "#!/bin/sh\necho /virtctl\n",
+                "scripts/virtctl": "#!/bin/sh\necho /virtctl\n", "scripts/kubelet-protos": "#!/bin/sh\n",
+                "scripts/again": "#!/bin/sh\nexec \"$@\"\n",
                 "scripts/oldest-python": (ROOT / "scripts" / "oldest-python").read_text(),
                 ".ci/run": re.sub(r"^need .*\n", "", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)}
     for name, text in programs.items():
@@ -54,8 +55,8 @@ def test_the_last_lines_name_the_suites_that_failed(clone: Path) -> None:
     assert (code, ran) == (1, SUITES)
     times = [re.sub(r"^ *\d+ s  ", "", line) for line in lines[lines.index("== times") + 1:]]
     assert times == [
-        "virtual environment", "make test", "system packages", "building Kubernetes", "building virtctl",
-        "kubectl, virtctl and programs of the system", "libvirt and QEMU", "a host with devices, in a VM, FAILED",
+        "virtual environment", "make test", "system packages", "building Kubernetes",
+        "protobuf files of the kubelet", "building virtctl", "kubectl, virtctl and programs of the system", "libvirt and QEMU", "a host with devices, in a VM, FAILED",
         "real kube-apiserver, FAILED", "the demo", "in all", "",
         "export KUBEBUILDER_ASSETS=/kube PATH=/virtctl:/kube:$PATH",
         "FAILED: a host with devices, in a VM", "  the whole suite: make test-hardware HARDWARE=--all-parts",

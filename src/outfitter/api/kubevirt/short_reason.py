@@ -103,6 +103,8 @@ CODES: Mapping[Code, str] = {
     Code.DOMAIN_INVALID: "no domain can be built from it",
     Code.HYPERVISOR_REFUSED: "the hypervisor did not start it",
     Code.HYPERVISOR_AWAY: "the hypervisor does not respond",
+    Code.LAUNCHER_AWAY: "its launcher does not respond",
+    Code.LAUNCHER_VERSION: "its launcher has another version",
 }
 REASONS: Mapping[str, str] = {  # of conditions that have no rejection code
     "FailedCreate": "it could not be created",
