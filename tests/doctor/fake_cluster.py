@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +18,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import aggregated_apis
 from outfitter.install import crds
 from outfitter.store import pki
+from tests import fake_http
 
 NAMESPACE = "outfitter-system"
 WEBHOOK = "webhookconfigurations/outfitter"
@@ -148,8 +148,6 @@ class FakeCluster:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
             def do_GET(self) -> None:
                 self._answer(*outer.read(self.path.partition("?")[0]))
 
@@ -167,9 +165,7 @@ class FakeCluster:
                 self.end_headers()
                 self.wfile.write(payload)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._serving = fake_http.serving(Handler)
 
     def read(self, path: str) -> tuple[int, Any]:
         value = self.table.get(path, 404)
@@ -192,12 +188,9 @@ class FakeCluster:
         return 201, {"status": {"allowed": self.allowed(body["spec"])}}
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        port = self._server.server_address[1]
+        port = self._serving.__enter__()
         self.kubeconfig.write_text(json.dumps(pki.kubeconfig(f"http://127.0.0.1:{port}", token="x")))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._serving.__exit__(kind, error, trace)

@@ -56,7 +56,8 @@ def test_the_last_lines_name_the_suites_that_failed(clone: Path) -> None:
     times = [re.sub(r"^ *\d+ s  ", "", line) for line in lines[lines.index("== times") + 1:]]
     assert times == [
         "virtual environment", "make test", "system packages", "building Kubernetes",
-        "protobuf files of the kubelet", "building virtctl", "kubectl, virtctl and programs of the system", "libvirt and QEMU", "a host with devices, in a VM, FAILED",
+        "protobuf files of the kubelet", "building virtctl", "kubectl, virtctl and programs of the system",
+        "libvirt and QEMU", "a host with devices, in a VM, FAILED",
         "real kube-apiserver, FAILED", "the demo", "in all", "",
         "export KUBEBUILDER_ASSETS=/kube PATH=/virtctl:/kube:$PATH",
         "FAILED: a host with devices, in a VM", "  the whole suite: make test-hardware HARDWARE=--all-parts",

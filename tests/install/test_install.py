@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from outfitter.install.names import InstallOptions
 from outfitter.roles import commands as role_commands
 from outfitter.roles import settings
 from outfitter.store import pki
+from tests import fake_http
 from tests.e2e.process import typed
 
 
@@ -155,12 +155,10 @@ def served(tmp_path: Path) -> Iterator[tuple[dict[str, Any], Path]]:
     """Paths of a server, to be filled, and its kubeconfig."""
     paths: dict[str, Any] = {}
     handler = type("Handler", (Answers,), {"paths": paths})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with fake_http.serving(handler) as port:
         kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(json.dumps(pki.kubeconfig(f"http://127.0.0.1:{server.server_port}", token="none")))
+        kubeconfig.write_text(json.dumps(pki.kubeconfig(f"http://127.0.0.1:{port}", token="none")))
         yield paths, kubeconfig
-        server.shutdown()
 
 
 NEW = {"/version": {"major": "1", "minor": "36+"}, "/apis/resource.k8s.io/v1": {}}
