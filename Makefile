@@ -50,10 +50,10 @@ golden: venv ## rewrite the golden files of the renderers (read the diff)
 	@OUTFITTER_GOLDEN=1 $(BIN)/pytest -q tests/api/test_rejection_text.py tests/scheduling/explain tests/cli/test_why.py -k words
 
 test: venv ## the checks, and beside them every test that needs nothing else
-	@scripts/check-and-test $(BIN)/pytest -n 2 $(BY_FILE) -m "not (long or judges or parts or kubectl or cluster or libvirt)" $(PYTEST)
+	@scripts/check-and-test $(BIN)/pytest -n 2 $(BY_FILE) -m "not (long or thorough or judges or parts or kubectl or cluster or libvirt)" $(PYTEST)
 
-test-parts: venv ## the tests that use kubectl, virtctl, strace, lspci or QEMU where they are found (not part of make test)
-	@$(BIN)/pytest -n 2 $(BY_FILE) -m "(parts or kubectl) and not (long or cluster or libvirt)" $(PYTEST)
+test-parts: venv ## the tests that use kubectl, virtctl, strace, lspci or QEMU where they are found, and slower forms of others
+	@$(BIN)/pytest -n 2 $(BY_FILE) -m "(parts or kubectl or thorough) and not (long or cluster or libvirt)" $(PYTEST)
 
 test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASSETS, or built by make kube-assets)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || { \

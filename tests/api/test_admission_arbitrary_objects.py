@@ -160,7 +160,7 @@ def test_plain_wrong_values_in_every_place(value: Any) -> None:
         hand_in(name, put(WHOLE[name][1], path, value))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(PLACES), JSON)
 def test_any_json_in_any_place(place: tuple[str, tuple[Any, ...]], value: Any) -> None:
     name, path = place

@@ -96,7 +96,7 @@ def spec_of(kind: Kind) -> st.SearchStrategy[Object]:
     return both(UNKNOWN, st.fixed_dictionaries({"spec": spec})) if kind is kinds.RESOURCE_CLAIM_TEMPLATE else spec
 
 
-@settings(deadline=None)  # a busy machine is not a wrong answer
+@settings(deadline=None, max_examples=50)  # a busy machine is not a wrong answer
 @given(data=st.data())
 @pytest.mark.parametrize(("kind", "version"), versions.CHANGES,
                          ids=lambda value: value if isinstance(value, str) else value.kind)

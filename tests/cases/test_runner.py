@@ -51,6 +51,7 @@ def flipped(case: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return {**case, "expect": {**case["expect"], **change}}
 
 
+@pytest.mark.thorough
 def test_what_holds_passes_and_its_flips_fail(pytester: pytest.Pytester, tmp_path: Path) -> None:
     cases: list[dict[str, Any]] = []
     want: dict[str, str] = {}

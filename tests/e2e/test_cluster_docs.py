@@ -35,6 +35,9 @@ NOT_SEEN = {
     "asked for within a write of a claim's status (test_rights_cluster.py)": (
         "outfitter-controller resourceclaims.resource.k8s.io/binding patch",
     ),
+    "the annotation of a claim that a stopped VM keeps (test_vm_claims.py)": (
+        "outfitter-controller resourceclaims.resource.k8s.io patch",
+    ),
     "no aliases are configured": (
         "outfitter-controller configmaps patch",
         "outfitter-controller deviceclasses.resource.k8s.io get",

@@ -32,7 +32,7 @@ def near(wanted: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", ["Flavor", "LedgerPage", "Pod", "ResourceClaim", "ResourceSlice", "VirtualMachineInstance"])
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(data=st.data())
 def test_both_looks_agree(kind: str, data: st.DataObject) -> None:
     obj = data.draw(st.fixed_dictionaries({"metadata": near(shapes.METADATA)}, optional={

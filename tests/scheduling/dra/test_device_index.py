@@ -107,7 +107,7 @@ def wanted_of(asks: Any, under: Any) -> Object:
     return claim(*requests, constraints=under)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(WORLD, ASKS, UNDER)
 def test_counting_rejects_no_host_that_fits(world: Any, asks: Any, under: Any) -> None:
     parts, pages = built(world)
@@ -211,7 +211,7 @@ PAGE = st.tuples(st.just("page"), st.sampled_from([*HOSTS, "s"]), st.one_of(st.n
 NEWS = st.lists(st.one_of(SLICE, NODE, PAGE), min_size=1, max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(NEWS, ASKS, UNDER)
 def test_incremental_index_equals_a_rebuilt_one(news: Any, asks: Any, under: Any) -> None:
     """Pools of several hosts, slices that move from one pool or host to another, hosts that come and go."""

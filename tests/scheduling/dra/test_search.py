@@ -228,7 +228,7 @@ def real(claim: Object) -> Object:
     return {**claim, "spec": {"devices": {**spec, "requests": requests}}}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(devices(), st.integers(1, 6), claims(), st.sets(st.integers(0, 5), max_size=2))
 def test_the_first_answer_of_trying_everything(
     published: list[Object], total: int, wanted: list[Object], taken: set[int]

@@ -117,7 +117,7 @@ def hosts(found: list[tuple[str, list[Object]]]) -> PoolSet:
         for at, (driver, devices) in enumerate(found)])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(DRIVERS, st.lists(st.one_of(WHOLE, WHOLE, ANY), max_size=3)), min_size=1, max_size=4),
        st.lists(st.lists(SELECTOR, max_size=2).map(tuple), min_size=1, max_size=3))
 def test_one_answer_for_all_that_are_alike(found: list[tuple[str, list[Object]]], asked: list[tuple[str, ...]]) -> None:
@@ -132,7 +132,7 @@ def test_one_answer_for_all_that_are_alike(found: list[tuple[str, list[Object]]]
             assert wrong == {place: one for place, one in enumerate(said) if isinstance(one, tuple)}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(DRIVERS, st.lists(WHOLE, min_size=2, max_size=6), SELECTOR)
 def test_what_is_alike_costs_the_same(driver: str, raw: list[Object], text: str) -> None:
     try:
@@ -147,7 +147,7 @@ def test_what_is_alike_costs_the_same(driver: str, raw: list[Object], text: str)
         assert costs.setdefault(key, cost) == cost
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(ANY)
 def test_readability_is_known_without_evaluation(raw: Object) -> None:
     try:
@@ -158,7 +158,7 @@ def test_readability_is_known_without_evaluation(raw: Object) -> None:
     assert cel_device.readable(raw) == fine
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(DRIVERS, st.lists(st.one_of(WHOLE, ANY), max_size=3)), min_size=1, max_size=4), st.booleans(), VALUE)
 def test_values_under_constraints_are_those_of_each_device(
         found: list[tuple[str, list[Object]]], lists: bool, text: str) -> None:

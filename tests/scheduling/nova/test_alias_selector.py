@@ -108,7 +108,7 @@ def reported(
         yield device, right, all(each.matches(cel.CelDevice.from_slice(DRIVER, device)) for each in compiled)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs(), aliases(), st.booleans(), st.booleans())
 def test_selector_agrees_with_the_pci_allocator(
     spec: list[dict[str, Any]], asked: dict[str, str], report: bool, placed: bool
@@ -121,7 +121,7 @@ def test_selector_agrees_with_the_pci_allocator(
             assert selected == right, (device, asked)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs(LONG), aliases(LONG))
 def test_where_there_was_no_room_for_all_traits_a_selector_never_takes_a_wrong_device(
     spec: list[dict[str, Any]], asked: dict[str, str]

@@ -143,7 +143,7 @@ worlds = st.builds(PublishedHosts, st.lists(hosts(), min_size=1, max_size=3), st
     st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=5))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds, extras())
 def test_the_same_host_and_devices(published: PublishedHosts, extra: dict[str, str]) -> None:
     claim = claim_of(extra)
@@ -163,7 +163,7 @@ def test_the_same_host_and_devices(published: PublishedHosts, extra: dict[str, s
     assert (share or {}).get("cells", {}) == {str(cell): count for cell, count in wanted.pins.items()}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds, extras())
 def test_a_claim_beside_it_gets_another_device(published: PublishedHosts, extra: dict[str, str]) -> None:
     other: Object = {"metadata": {"name": "own", "namespace": "n", "uid": "o"}, "spec": {"devices": {"requests": [

@@ -286,7 +286,7 @@ def allowed(oak: HostState, wish: FlavorRequest, request: AliasRequest, one: Pci
             and (seat is None or seat.tier(request.numa_policy, one.numa) is not None))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(farms())
 def test_a_choice_is_allowed_and_a_refusal_is_true(farm: tuple[HostState, FlavorRequest]) -> None:
     oak, wish = farm
