@@ -66,6 +66,14 @@ NOT_SEEN = {
         "outfitter-simulation nodes patch",
         "outfitter-simulation nodes list",
     ),
+    "pages and history are written by the controller or the agent, whichever is first": (
+        "outfitter-controller ledgerpages.outfitter.dev create",
+        "outfitter-controller ledgerpages.outfitter.dev get",
+        "outfitter-controller ledgerpages.outfitter.dev update",
+        "outfitter-controller pastbookings.outfitter.dev create",
+        "outfitter-simulation ledgerpages.outfitter.dev get",
+        "outfitter-simulation ledgerpages.outfitter.dev update",
+    ),
     "events that repeat": ("outfitter-controller events patch", "outfitter-simulation events patch"),
     "claims of VMs that name a template or are rewritten": (
         "outfitter-controller resourceclaims.resource.k8s.io delete",
