@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -19,6 +19,7 @@ from outfitter.api.kubevirt import kubevirt_config as app_settings
 from outfitter.api.page import Page
 from outfitter.api.write_request import Writer, WriteRequest
 from outfitter.errors import Conflict, Invalid
+from tests.api.json_places import paths, put
 from tests.api.objects import NOW, ask, claim, device_class, meta, nic, pod, vmi, with_devices
 
 WHOLE: dict[str, tuple[Kind, Object]] = {
@@ -95,23 +96,6 @@ READERS: dict[str, Callable[[Object], object]] = {
     "slice": lambda obj: newest_pools([obj, WHOLE["slice"][1], obj]),
     **dict.fromkeys(("template", "class", "namespace"), json.dumps),
 }
-
-
-def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if here:
-        yield here
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in inside:
-        yield from paths(inner, (*here, key))
-
-
-def put(obj: Object, path: tuple[Any, ...], value: Any) -> Object:
-    out = copy.deepcopy(obj)
-    at: Any = out
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
-    return out
 
 
 WORDS = ["name", "namespace", "uid", "kind", "spec", "devices", "requests", "exactly", "claim", "cel", "expression", ""]

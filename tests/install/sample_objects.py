@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from tests.api.json_places import paths
 from tests.api.objects import NOW, ask, claim, meta, nic, vmi, with_devices
 
 DEVICE = {"driver": "d", "pool": "p", "device": "v"}
@@ -78,23 +78,6 @@ SAMPLES: dict[str, tuple[Kind, Object]] = {
                                     "status": {"phase": "Pending", "conditions": [CONDITION]}}),
 }
 WRONG: tuple[Any, ...] = (None, True, 3, 3.5, 2 ** 63, "text", "", [], [None], ["x"], {}, {"x": None}, {"name": {}}, [{}])
-
-
-def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if here:
-        yield here
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in inside:
-        yield from paths(inner, (*here, key))
-
-
-def put(obj: Object, path: tuple[Any, ...], value: Any) -> Object:
-    out = copy.deepcopy(obj)
-    at: Any = out
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
-    return out
 
 
 def places() -> list[tuple[str, tuple[Any, ...]]]:

@@ -22,8 +22,9 @@ from outfitter.apiserver.discovery import Discovery
 from outfitter.errors import OutfitterError
 from outfitter.install import crds, schema_rules
 from outfitter.install.schema import KEEPS_UNKNOWN
+from tests.api.json_places import put
 from tests.install import structural
-from tests.install.sample_objects import SAMPLES, WRONG, doubled, places, put
+from tests.install.sample_objects import SAMPLES, WRONG, doubled, places
 
 KINDS = (*crds.KUBEVIRT, *crds.OURS, kinds.NETWORK_ATTACHMENT)
 SCHEMAS = {kind: crds.definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for kind in KINDS}

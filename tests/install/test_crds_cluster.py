@@ -19,11 +19,12 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.served import descriptions
 from outfitter.apiserver import tables
 from outfitter.install import crds
+from tests.api.json_places import put
 from tests.cases import case as cases
 from tests.cases import plugin
 from tests.controllers.numa_hosts import flavor, machine, scene
 from tests.install import structural
-from tests.install.sample_objects import SAMPLES, WRONG, places, put
+from tests.install.sample_objects import SAMPLES, WRONG, places
 from tests.install.test_crds import SCHEMAS
 from tests.kubernetes import Cluster
 

@@ -31,7 +31,7 @@ async def patch_decided(
     dry_run: bool = False,
 ) -> None:
     """Read the objects of these kinds with this name, and write the patches that `decide` returns for them, in order. Begins
-    anew when one was written since it was read, or between two patches of it; Conflict after several attempts."""
+    again when one was written since it was read, or between two patches of it; Conflict after several attempts."""
     for attempt in range(1, ATTEMPTS + 1):
         newest = {kind: obj for kind in read if (obj := await _found(store, kind, name, namespace)) is not None}
         patches = decide(newest.get)

@@ -1,8 +1,8 @@
 """The other objects that the rules of a write look up, read from the API server. Rules are plain functions that cannot wait:
 they run, what they looked up and was not read yet is read, and they run again.
 
-Kinds that many VMs refer to are cached (`CACHED`); what protects a page is read anew. Namespaces and Secrets are taken to
-exist: the API server has checked the namespace, and the webhook has no right to read Secrets."""
+Kinds that many VMs refer to are cached (`CACHED`); what protects a page is read at each review. Namespaces and Secrets are
+taken to exist: the API server has checked the namespace, and the webhook has no right to read Secrets."""
 
 from __future__ import annotations
 

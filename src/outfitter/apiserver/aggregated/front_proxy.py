@@ -1,6 +1,6 @@
 """Authenticates requests by the headers of kube-apiserver's front proxy, as every aggregated API server does: the TLS layer has
 verified the client certificate against the front proxy's authority, its common name must be an allowed one, and only then are
-the headers believed. Authority, names and headers are in the ConfigMap `extension-apiserver-authentication`, which
+the headers accepted. Authority, names and headers are in the ConfigMap `extension-apiserver-authentication`, which
 kube-apiserver writes; it is watched, because all of them may change."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RequestHeaderConfig:
-    """Of whom request headers are believed, and which. Names of headers are in lower case, as ASGI has them."""
+    """From whom request headers are accepted, and which. Names of headers are in lower case, as ASGI has them."""
 
     client_ca: str  # PEM
     allowed_names: frozenset[str]  # common names of the client certificate; empty: all that the authority has signed

@@ -1,5 +1,5 @@
 """Collects the exit statuses of orphans where the launcher is the first process of its container, and so their parent: libvirt
-waits until a QEMU that it killed is gone, and a process whose status nobody collects stays. Called by `process.py`."""
+waits until a QEMU that it killed is gone, and a process whose exit status is not collected stays. Called by `process.py`."""
 
 from __future__ import annotations
 
