@@ -64,10 +64,12 @@ soak: venv ## the long forms, before a release (ROUNDS=2: twice as many, SEED=10
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || assets=; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 --dist load -m long --rounds $(ROUNDS) --seed $(SEED) --minutes $(MINUTES) $(PYTEST)
 
-judges: venv ## clients of others and a real kubelet against the product, before a release (needs npm, Go and the network once)
+judges: venv ## clients of others, a real kubelet, a DRA driver of others and KubeVirt, before a release (npm, Go, the network once)
 	@scripts/kube-clients >/dev/null
 	@scripts/hadolint >/dev/null
 	@scripts/kubelet-protos >/dev/null
+	@scripts/dra-example-driver >/dev/null
+	@scripts/kubevirt >/dev/null
 	@KUBEBUILDER_ASSETS="$$(scripts/kube-assets --kubelet)" $(BIN)/pytest -m judges --all-parts $(PYTEST)
 
 libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvirt-dev, python3-dev, gcc, pkg-config)
@@ -95,8 +97,10 @@ bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver
 	@$(BIN)/python -m bench.inventory
 	@$(BIN)/python -m bench.allocate
 	@$(BIN)/python -m bench.vms
+	@$(BIN)/python -m bench.migrate
 	@$(BIN)/python -m bench.servers
 	@$(BIN)/python -m bench.stall
+	@if [ -n "$$KUBEBUILDER_ASSETS" ]; then $(BIN)/python -m bench.cluster; fi
 
 lock: venv ## recompute requirements.lock from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv

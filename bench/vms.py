@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 
-from outfitter import app, up
+from outfitter import app
 from outfitter.api import kinds
 from outfitter.inventory.simulation import hosts_file
-from outfitter.roles.process import loop_factory
+from outfitter.roles.process import loop_factory, spare_the_collector
 from outfitter.store.watch_cache import Selection, Watcher
 
 CLASS = {"metadata": {"name": "vf"}, "spec": {"selectors": [
@@ -47,7 +47,7 @@ async def measure(shorthand: str, vms: int, per_second: float = 0, *, data: Path
         await store.create(kinds.DEVICE_CLASS, CLASS)
         await store.create(kinds.RESOURCE_CLAIM_TEMPLATE, TEMPLATE)
         await product.settle()
-        up.spare_the_collector()  # as `outfit up` does
+        spare_the_collector()  # as `outfit up` does
         written: Counter[str] = Counter()
         counting = [asyncio.ensure_future(_count(store.open_watch(kind, Selection(kind), store.revision), written))
                     for kind in kinds.ALL]

@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,12 @@ _HEALTH = re.compile(r"health and metrics at (http://\S+)")
 class RoleRun:
     """One process of a role, from its start to its end."""
 
-    def __init__(self, name: str, words: list[str], log: Path, env: dict[str, str]) -> None:
+    def __init__(self, name: str, words: list[str], log: Path, env: dict[str, str], before: Sequence[str] = ()) -> None:
         self.name, self.log = name, log
         leash = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
         self._begin = log.stat().st_size if log.exists() else 0
         with log.open("ab") as file:
-            self.process = subprocess.Popen([*leash, OUTFIT, *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen([*leash, *before, OUTFIT, *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
                                             stdout=file, stderr=file, start_new_session=True)
 
     @property
@@ -147,13 +147,24 @@ class ClusterRoles:
         pki.save_private(file, json.dumps(pki.kubeconfig(self.cluster.server, ca=ca, token=token)).encode())
         return file
 
-    def start(self, role: str, *words: str, name: str = "", kubeconfig: Path | None = None) -> RoleRun:
-        """A process of a role; `name` is that of its log and of its data, for several of one role."""
+    def agent_kubeconfig(self, node: str) -> Path:
+        """With a token as the pod of a node agent gets it: bound to that pod, which is on the node."""
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        spec = {"nodeName": node, "serviceAccountName": ACCOUNTS["node"], "containers": [{"name": "agent", "image": "agent"}]}
+        pod = json.loads(self.cluster.request("POST", pods, {"metadata": {"name": f"agent-{node}"}, "spec": spec}))
+        meta = pod["metadata"]
+        return self.kubeconfig(ACCOUNTS["node"], {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]})
+
+    def start(self, role: str, *words: str, name: str = "", kubeconfig: Path | None = None,
+              before: Sequence[str] = (), release: Path | None = None) -> RoleRun:
+        """A process of a role; `name` is that of its log and of its data, for several of one role; `before` is a command that
+        becomes it, as unshare; `release` is the folder with the package of another release."""
         name = name or role
         access = kubeconfig or self.kubeconfig(names.SIMULATION if "--simulate" in words else ACCOUNTS[role])
         more = LEASE if role == "controller" else ("--data", str(self.folder / f"{name}-data")) if role == "node" else ()
+        env = dict(environment(self.folder, **_pci_names(), **({"PYTHONPATH": str(release)} if release else {})))
         run = RoleRun(name, [role, "--kubeconfig", str(access), "--log-format", "json", "--health-address", "127.0.0.1:0",
-                             *more, *words], self.folder / f"{name}.log", dict(environment(self.folder, **_pci_names())))
+                             *more, *words], self.folder / f"{name}.log", env, before)
         self.runs.append(run)
         return run
 

@@ -336,6 +336,10 @@ class Cluster:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
         )
+        return self.fetch(request)
+
+    def fetch(self, request: urllib.request.Request) -> bytes:
+        """The answer to a request that the caller has built; HTTPError as urllib raises it."""
         return fetch(request, self._tls)
 
     def _register(self, kind: kinds.Kind) -> bool:

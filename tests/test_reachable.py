@@ -13,6 +13,7 @@ KEPT = {
     "app.cluster": "the product on a real API server",
     "apiserver.http_connection.HttpConnection.data_received": "called by the transport",
     "apiserver.http_connection.HttpConnection.on_header": "called by the parser",
+    "cel.__getattr__": "called by the interpreter",
     "launcher.simulated.Simulated.simulate_end": "a guest that ends by itself, in the simulated hypervisor",
     "ledger.book.move": "moves: the holder of a booking changes",
     "ledger.book.transfer": "moves: a holder's bookings on another host",

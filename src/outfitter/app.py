@@ -18,21 +18,26 @@ from outfitter.api.conditions import Condition
 from outfitter.apiserver import auth
 from outfitter.apiserver.app import App as ApiServer
 from outfitter.apiserver.server import Server
-from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.device_status import DeviceStatus
-from outfitter.controllers.device_taint_eviction import DeviceTaintEviction
+from outfitter.controllers.embedded.attachment_pods import AttachmentPods
+from outfitter.controllers.embedded.claim_deallocation import ClaimDeallocation
+from outfitter.controllers.embedded.device_taint_eviction import DeviceTaintEviction
 from outfitter.controllers.embedded.event_expiry import EventExpiry
+from outfitter.controllers.embedded.garbage_collector import GarbageCollector
 from outfitter.controllers.embedded.namespace_defaults import NamespaceDefaults
-from outfitter.controllers.garbage_collector import GarbageCollector
+from outfitter.controllers.embedded.node_taint_eviction import NodeTaintEviction
+from outfitter.controllers.embedded.pod_claims import PodClaims
+from outfitter.controllers.embedded.pod_gc import PodGc
+from outfitter.controllers.embedded.pool_status_requests import PoolStatusRequests
 from outfitter.controllers.kubevirt import KubeVirtController
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
-from outfitter.controllers.node_taint_eviction import NodeTaintEviction
-from outfitter.controllers.pod_claims import PodClaims
-from outfitter.controllers.pod_gc import PodGc
+from outfitter.controllers.migrations.migration import MigrationController
+from outfitter.controllers.nic_hotplug import NicHotplug
 from outfitter.controllers.scheduler import Scheduler
 from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.controllers.vm import VmController
 from outfitter.controllers.vmi import VmiController
+from outfitter.controllers.workload_update import WorkloadUpdate
 from outfitter.errors import AlreadyExists, StartupRefused
 from outfitter.inventory.config import DEFAULT, Config
 from outfitter.metrics import Metrics
@@ -97,6 +102,12 @@ class Embedded(Product):
         cache = SchedulerCache(context, plugins=plugins.load(plugins.skipped()), policy=self.settings.policy,
                                features=self.settings.features)
         self.namespace_defaults = NamespaceDefaults(context)
+
+        served = {host.name for host in hosts}
+
+        def in_place(host: str) -> bool:
+            return host in served and config.for_host(host).plug_in_place
+
         controllers: list[Controller] = [
             VmController(context),
             VmiController(context, aliases),
@@ -106,11 +117,16 @@ class Embedded(Product):
             DeviceTaintEviction(context, cache),
             NodeTaintEviction(context),
             DeviceStatus(context),
+            AttachmentPods(context, in_place),
             GarbageCollector(context),
             self.namespace_defaults,
             EventExpiry(context, keep=config.events.keep, most=config.events.most),
             PodGc(context),
+            PoolStatusRequests(context),
             KubeVirtController(context),
+            MigrationController(context),
+            NicHotplug(context, in_place=in_place),
+            WorkloadUpdate(context),
         ]
         # On a disk most of a worker's time is waiting until something is safe: many who wait share one transaction.
         super().__init__(store, hosts, controllers, context, workers=16 if isinstance(store, SQLite) else 4)

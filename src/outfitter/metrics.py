@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outfitter import __version__
 from outfitter.api import kinds
 from outfitter.api.booking import raw_entries, well_formed_bookings
+from outfitter.api.kubevirt import migration
 from outfitter.api.page import OUT_OF_SERVICE_STATES
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.store.queue_metrics import Durations
+from outfitter.store.request_limiter import RequestLimiter
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 WAITS = "How long keys waited in the queue until a worker took them, in seconds."
 WORKS = "How long the work on a key took, in seconds."
 UNFINISHED = "The seconds for which all keys in work have been so. If it grows steadily, a worker is stuck."
+PROGRESS = {"total_bytes": "The memory", "remaining_bytes": "Memory still to be copied", "iteration": "Iterations",
+            "processed_bytes": "Memory that was copied, repetitions included,"}  # of status.migrationState.progress
 LONGEST = "The seconds for which the key that has been in work longest has been so."
 
 
@@ -31,10 +35,11 @@ class Metrics:
     """Of the controllers and the node agent that one runner runs."""
 
     def __init__(self, runner: ControllerManager, context: ControllerContext, repairs: Mapping[tuple[str, str], int], *,
-                 leader: Callable[[], bool] | None = None) -> None:
+                 leader: Callable[[], bool] | None = None, limiter: RequestLimiter | None = None) -> None:
         """`repairs`: (host, code) -> how often its slices were published again. `leader`: whether it holds the Lease, of one of
-        several replicas."""
+        several replicas. `limiter`: of the client of a Kubernetes API server."""
         self._runner, self._context, self._repairs, self._leader = runner, context, repairs, leader
+        self._limiter = limiter
         self.listener: Listener | None = None  # of the API server, once it listens
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
@@ -78,6 +83,13 @@ class Metrics:
                         {(): self.listener.open})
             yield _many(count, "outfitter_http_refusals", "Requests and connections that the API server refused, by reason.",
                         ("reason",), self.listener.refusals.counts)
+        if (limiter := self._limiter) is not None:
+            yield _many(count, "rest_client_requests", "Requests to the API server, by the status of its answer and method.",
+                        ("code", "method"), limiter.requests)
+            yield _many(count, "outfitter_api_held_back_seconds", "Seconds that requests waited because the API server had "
+                        "answered 429 or 503.", (), {(): limiter.held_back})
+            yield _many(gauge, "outfitter_api_request_limit", "How many requests may run at once: less while the API server "
+                        "is too busy.", (), {(): limiter.limit})
         if self._leader is not None:
             yield _many(gauge, "outfitter_leader", "1 in the replica that holds the Lease, 0 in the others.", (),
                         {(): int(self._leader())})
@@ -86,6 +98,11 @@ class Metrics:
             (kind.kind,): len(informer.unreadable) for kind, informer in self._context.informers.items()})
         yield _many(gauge, "outfitter_instances", "VirtualMachineInstances.", ("phase",), Counter(
             ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.VMI)))
+        yield _many(gauge, "outfitter_migrations", "VirtualMachineInstanceMigrations.", ("phase",), Counter(
+            (migration.phase_of(job) or "Pending",) for job in self._items(kinds.MIGRATION)))
+        for field, what in PROGRESS.items():
+            yield _many(gauge, f"outfitter_migration_{field}", f"{what} of a migration under way.", ("namespace", "name"),
+                        self._progress(field))
         yield _many(gauge, "outfitter_devices", "Published devices, by host and driver.", ("host", "driver"),
                     self._devices())
         yield _many(gauge, "outfitter_bookings", "Bookings on a page of the ledger.", ("page", "state"), Counter(
@@ -97,6 +114,13 @@ class Metrics:
     def _items(self, kind: kinds.Kind) -> Iterable[Mapping[str, Any]]:
         informer = self._context.informers.get(kind)
         return informer.items() if informer is not None else ()
+
+    def _progress(self, field: str) -> dict[tuple[str, ...], float]:
+        """Of each VMI that migrates: a number of the progress that its status contains."""
+        words = field.split("_")
+        name = words[0] + "".join(word.title() for word in words[1:])
+        return {(vmi["metadata"]["namespace"], vmi["metadata"]["name"]): progress[name] for vmi in self._items(kinds.VMI)
+                if migration.under_way(vmi) and name in (progress := migration.state(vmi).get("progress") or {})}
 
     def _devices(self) -> Counter[tuple[str, ...]]:
         out: Counter[tuple[str, ...]] = Counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import shlex
@@ -23,7 +22,7 @@ from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.agent_host import AgentHost
 from outfitter.roles import hosts as host_setup
-from outfitter.roles.process import loop_factory
+from outfitter.roles.process import loop_factory, spare_the_collector
 from outfitter.scheduling.nova import alias
 
 SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
@@ -31,15 +30,16 @@ SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
 
 def run(
     *, data: Path, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool, settings: Path | None = None,
-    hypervisor: str | None = None, accept_lost_writes: bool = False, limits: Sequence[str] = (),
+    hypervisor: str | None = None, accept_lost_writes: bool = False, limits: Sequence[str] = (), listed: Sequence[str] = (),
 ) -> None:
+    """`listed`: arguments --host."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             loaded = config.load(settings, alias.check) if settings is not None else config.DEFAULT
             loaded = replace(loaded, server=server_limits.with_arguments(loaded.server, limits))
-            hosts, why = choose(simulation, data.absolute(), loaded, hypervisor)
+            hosts, why = choose(simulation, data.absolute(), loaded, hypervisor, listed)
             runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
                               settings=loaded, accept_lost_writes=accept_lost_writes))
         except BrokenPipeError:
@@ -70,13 +70,6 @@ async def _serve(
             broken_pipe.discard_output(sys.stdout)
 
 
-def spare_the_collector() -> None:
-    """What is here after the start stays: it need not be looked through for garbage again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-
-
 def _stop(event: asyncio.Event) -> None:
     if event.is_set():  # second signal: do not wait for clients
         os._exit(130)
@@ -84,10 +77,17 @@ def _stop(event: asyncio.Event) -> None:
 
 
 def choose(
-    simulation: str | None, data: Path | None, settings: Config = config.DEFAULT, hypervisor: str | None = None
+    simulation: str | None, data: Path | None, settings: Config = config.DEFAULT, hypervisor: str | None = None,
+    listed: Sequence[str] = (),
 ) -> tuple[Sequence[AgentHost], str]:
     """The hosts of this run, and why these."""
     wanted = hypervisor not in (None, "simulated")
+    if listed:
+        if simulation is not None or hypervisor is not None:
+            raise StartupRefused("--host excludes --simulate and --hypervisor: it names each host with its own hypervisor")
+        assert data is not None
+        arguments = [host_setup.HostArgument.parse(text) for text in listed]
+        return host_setup.listed_hosts(arguments, data, settings), "as --host says"
     if simulation is not None:
         if wanted:
             raise StartupRefused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts simulate "

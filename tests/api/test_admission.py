@@ -18,6 +18,12 @@ from tests.api.objects import ask, claim, device_class, meta, nic, pod, publishe
 
 # What is written, and for each cause: the field, and how its message begins.
 REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
+    "a request for the counts of no driver": (
+        kinds.POOL_STATUS_REQUEST, {"metadata": {"name": "x"}, "spec": {}}, [("spec.driver", "Required value")]),
+    "a request for the counts of names that are none": (
+        kinds.POOL_STATUS_REQUEST, {"metadata": {"name": "x"}, "spec": {"driver": "a_b", "poolName": "A/b", "limit": 1001}},
+        [("spec.driver", 'Invalid value: "a_b"'), ("spec.poolName", 'Invalid value: "A"'),
+         ("spec.limit", "Invalid value: 1001: must be from 1 to 1000")]),
     "a number where text belongs": (
         kinds.CONFIG_MAP, {"metadata": meta(), "data": {"a": "1", "b": 2}, "binaryData": {"c": None}},
         [("data.b", "Invalid value: 2: must be text"), ("binaryData.c", "Invalid value: null: must be text")]),

@@ -243,6 +243,7 @@ EXAMPLES: dict[str, Rejection] = {
     **{f"a message of the node: {code}": of(code, message="0000:65:00.0 is no longer on the bus") for code in (
         Code.DEVICE_MISSING, Code.DEVICE_IN_USE, Code.DRIVER_NOT_BOUND, Code.IOMMU_GROUP_SHARED, Code.VFS_PRESENT,
         Code.PREPARE_FAILED, Code.RELEASE_FAILED, Code.NETWORK_NOT_READY, Code.SECRET_MISSING, Code.SOURCES_DISAGREE,
+        Code.NO_PCI_PORT, Code.NIC_KEPT_BY_GUEST, Code.NIC_NOT_PLUGGED, Code.VF_NOT_BOOKED, Code.VM_MIGRATES,
         Code.DOMAIN_INVALID, Code.HYPERVISOR_REFUSED, Code.HYPERVISOR_AWAY, Code.LAUNCHER_AWAY, Code.LAUNCHER_VERSION)},
     "a running VM's device that left the bus": of(Code.DEVICE_VANISHED, GPU, host="node-1"),
     "a running VM's device that its driver withdrew": of(Code.DEVICE_NOT_PUBLISHED, GPU),

@@ -28,6 +28,7 @@ LEAST: dict[Kind, Object] = {
     kinds.RESOURCE_CLAIM: {"spec": {"devices": {}}},
     kinds.RESOURCE_CLAIM_TEMPLATE: {"spec": {"spec": {"devices": {}}}},
     kinds.DEVICE_TAINT_RULE: {"spec": {"taint": {"key": "a", "effect": "NoSchedule"}}},
+    kinds.POOL_STATUS_REQUEST: {"spec": {"driver": "d"}},
     kinds.RESOURCE_SLICE: {"spec": {"driver": "d", "allNodes": True, "pool": {"name": "p", "resourceSliceCount": 1}}},
     kinds.VMI: {"spec": {"domain": {}}},
     kinds.VM: {"spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {}}}}},

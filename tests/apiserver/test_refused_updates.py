@@ -10,6 +10,7 @@ import pytest
 
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.validate.dra.pool_status_requests import COUNTS
 from outfitter.api.validate.node_placement import REQUIRED
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
@@ -21,6 +22,7 @@ SECRETS = "/api/v1/namespaces/default/secrets"
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+POOL_REQUESTS = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
 CONTAINER: Object = {"name": "c", "image": "a", "env": [{"name": "x", "value": "1"}]}
 TOLERATION: Object = {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
 TERM: Object = {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}
@@ -54,6 +56,15 @@ def allocated(**fields: Any) -> Object:
 
 
 FIXED = {"data": {"a": "eA=="}, "immutable": True}
+POOL_REQUEST: Object = {"spec": {"driver": "d.example.com"}}
+
+
+def counted(**fields: Any) -> Object:
+    """The status of a request with one pool."""
+    pool = {"driver": "d.example.com", "poolName": "a", "generation": 0, "resourceSliceCount": 1, **dict.fromkeys(COUNTS, 0)}
+    return {"status": {"poolCount": 1, "pools": [{**pool, **fields}]}}
+
+
 CHANGES: dict[str, Change] = {
     "data of an immutable ConfigMap": Change(CONFIG_MAPS, FIXED, {"data": {"a": "y"}}, "data", "immutable"),
     "a further key of an immutable ConfigMap": Change(CONFIG_MAPS, FIXED, {"binaryData": {"b": "eA=="}}, "binaryData"),
@@ -100,6 +111,8 @@ CHANGES: dict[str, Change] = {
     "a slice's pool": Change(SLICES, SLICE, {"spec": {"pool": {"name": "b"}}}, "spec.pool.name", "immutable"),
     "a slice's node": Change(SLICES, SLICE, {"spec": {"nodeName": "b"}}, "spec.nodeName", "immutable"),
     "a slice's devices": Change(SLICES, SLICE, {"spec": {"devices": [{"name": "a"}]}}),
+    "which pools are asked for": Change(POOL_REQUESTS, POOL_REQUEST, {"spec": {"poolName": "b"}}, "spec", "immutable"),
+    "labels of a request": Change(POOL_REQUESTS, POOL_REQUEST, {"metadata": {"labels": {"a": "b"}}}),
 }
 STATUSES: dict[str, Change] = {
     "an allocation": Change(CLAIMS, CLAIM, {"status": {"allocation": ALLOCATION, "reservedFor": [USER]}}),
@@ -125,6 +138,20 @@ STATUSES: dict[str, Change] = {
     "a device that is not allocated": Change(
         CLAIMS, CLAIM, {"status": {"allocation": ALLOCATION, "devices": [{
             "driver": "d.example.com", "pool": "a", "device": "gpu-1"}]}}, "status.devices[0]", "allocated device"),
+    "counts of a pool": Change(POOL_REQUESTS, POOL_REQUEST, counted()),
+    "counts without their number": Change(
+        POOL_REQUESTS, POOL_REQUEST, {"status": {"pools": []}}, "status.poolCount", "Required"),
+    "less than no device": Change(POOL_REQUESTS, POOL_REQUEST, counted(totalDevices=-1), "status.pools[0].totalDevices", "-1"),
+    "a pool of no slice": Change(
+        POOL_REQUESTS, POOL_REQUEST, counted(resourceSliceCount=0), "status.pools[0].resourceSliceCount", "equal to 1"),
+    "counts of a driver that is none": Change(
+        POOL_REQUESTS, POOL_REQUEST, counted(driver="a b"), "status.pools[0].driver", "1123"),
+    "a reason that is too long": Change(
+        POOL_REQUESTS, POOL_REQUEST, counted(validationError="x" * 257), "status.pools[0].validationError", "256"),
+    "a condition without a reason": Change(
+        POOL_REQUESTS, POOL_REQUEST, {"status": {"poolCount": 0, "conditions": [
+            {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}},
+        "status.conditions[0].reason", "Required"),
     "capacity below nothing": Change(NODES, NODE, {"status": {"allocatable": {"cpu": "-1"}}}, "status.allocatable.cpu", "zero"),
     "a claim that the pod does not have": Change(
         PODS, POD, {"status": {"resourceClaimStatuses": [{"name": "a", "resourceClaimName": "b"}]}},
@@ -156,6 +183,17 @@ async def test_a_change_is_refused_with_its_field_or_made(client: Client, change
     assert change.words in causes[0]["message"]
     now = (await client.get(f"{change.path}/x")).json
     assert now["metadata"]["resourceVersion"] == made.json["metadata"]["resourceVersion"]
+
+
+async def test_an_answer_is_not_replaced(client: Client) -> None:
+    await client.post(POOL_REQUESTS, {"metadata": {"name": "x"}, **POOL_REQUEST, **counted()})
+    assert "status" not in (await client.get(f"{POOL_REQUESTS}/x")).json, "a create request cannot contain it"
+    for total, status in ((2, 200), (2, 200), (3, 422)):
+        reply = await client.patch(f"{POOL_REQUESTS}/x/status", counted(totalDevices=total), type=MERGE)
+        assert reply.status == status, reply.json
+    assert [cause["field"] for cause in reply.json["details"]["causes"]] == ["status"]
+    removed = await client.delete(f"{POOL_REQUESTS}/x")
+    assert removed.json["kind"] == "ResourcePoolStatusRequest", "as kube-apiserver answers"
 
 
 async def test_an_allocation_is_not_replaced_by_another(client: Client) -> None:

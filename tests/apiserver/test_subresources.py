@@ -268,7 +268,7 @@ async def test_options_that_mean_nothing(client: Client, store: Memory, name: st
 
 
 UNSERVED = {
-    "virtualmachines/blue/migrate": "virtualmachines/migrate is not served: live migration is not served yet",
+    "virtualmachineinstances/blue/evacuate": "virtualmachineinstances/evacuate is not served: VMs are not moved away",
     "virtualmachineinstances/blue/console": "virtualmachineinstances/console is not served: outfitter does not open a",
     "virtualmachineinstances/blue/portforward/22/tcp": "virtualmachineinstances/portforward is not served: outfitter does",
     "virtualmachineinstances/blue/sev/fetchcertchain": "virtualmachineinstances/sev is not served: VMs with encrypted",
@@ -319,7 +319,8 @@ async def test_who_may_not(client: Client) -> None:
         '"virtualmachines/start" in API group "subresources.kubevirt.io" in the namespace "default"'))
 
 
-ALL = {"virtualmachines/start", "virtualmachines/stop", "virtualmachines/restart", "virtualmachineinstances/pause",
+ALL = {"virtualmachines/start", "virtualmachines/stop", "virtualmachines/restart", "virtualmachines/migrate",
+       "virtualmachineinstances/pause",
        "virtualmachineinstances/unpause", "virtualmachineinstances/reset", "virtualmachineinstances/softreboot"}
 
 

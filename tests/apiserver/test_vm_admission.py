@@ -88,10 +88,12 @@ async def test_kinds_in_the_older_version(client: Client) -> None:
     assert (await client.get(f"{MACHINES}/blue")).json["apiVersion"] == "kubevirt.io/v1"
 
 
-async def test_migration_warns_that_it_has_no_controller(client: Client) -> None:
+async def test_migration_names_a_vmi(client: Client) -> None:
     answer = await client.post(MIGRATIONS, {"metadata": {"name": "m"}, "spec": {}})
-    assert fields(answer) == ["spec.vmiName", "spec"]
-    assert "live migration is not served yet" in answer.json["message"]
+    assert fields(answer) == ["spec.vmiName"]
+    answer = await client.post(MIGRATIONS, {"metadata": {"name": "m"}, "spec": {"vmiName": "nobody"}})
+    assert fields(answer) == ["spec.vmiName"]
+    assert "there is no VMI default/nobody" in answer.json["message"]
 
 
 # -- warnings
@@ -263,8 +265,12 @@ async def test_an_instance_is_changed_by_the_system_alone(client: Client) -> Non
     assert (await client.patch(place, {"metadata": {"labels": {"a": "b"}}})).status == 200
     controller = Client(client.app, token="controller")
     assert (await controller.patch(place, change)).status == 200
-    answer = await controller.patch(place, {"spec": {"resourceClaims": TEMPLATE}})
+    claims = {"spec": {"resourceClaims": TEMPLATE}}
+    answer = await client.patch(place, claims)
     assert (answer.status, fields(answer)) == (422, ["spec.resourceClaims"])
+    assert (await controller.patch(place, claims)).status == 200, "claims of plugged NICs are added"
+    answer = await controller.patch(place, {"spec": {"resourceClaims": []}})
+    assert (answer.status, fields(answer)) == (422, ["spec.resourceClaims"]), "those that are there stay"
 
 
 async def test_our_own_loops_change_instances(client: Client, store: Memory) -> None:

@@ -5,7 +5,7 @@ Nothing here raises: what is wrong with a file or a case travels with it as a pr
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,11 @@ class Case:
         return self.data.get("expect") or {}
 
 
-def read_all(folder: Path) -> list[Case]:
-    """Every case below a folder, in the order of the files; a name that was seen before in the same format is a problem."""
+def read_all(*folders: Path) -> list[Case]:
+    """Every case below the folders, in the order of the files; a name that was seen before in the same format is a problem."""
     seen: dict[tuple[str, str], Path] = {}
     out: list[Case] = []
-    for file in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()):
+    for file in _files(folders):
         for case in read(file):
             place = (AREAS[case.area][0] if case.area in AREAS else case.area, case.name)
             if place in seen:
@@ -68,6 +68,11 @@ def read_all(folder: Path) -> list[Case]:
             seen.setdefault(place, file)
             out.append(case)
     return out
+
+
+def _files(folders: Sequence[Path]) -> list[Path]:
+    return [file for folder in folders
+            for file in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())]
 
 
 def read(file: Path) -> Iterator[Case]:

@@ -34,6 +34,7 @@ HOLD = "outfitter.dev/cases"  # keeps an object that is being deleted from going
 GATES = {"HostDevices": False, "GPUsWithDRA": True, "HostDevicesWithDRA": True, "NetworkDevicesWithDRA": False,
          "ExternalNetResourceInjection": True, "PodSecondaryInterfaceNamingUpgrade": True}
 DEFAULTS = (None, "v1.9")
+GRACE = "outfitter.dev/nic-hotplug-grace-period-seconds"  # annotation of the KubeVirt object
 
 
 class NotDriven(Exception):
@@ -86,26 +87,26 @@ class Api:
 
     async def create(self, obj: Object, *, user: auth.User = ADMIN) -> Answer:
         """As the object is: in the version in which it is written."""
-        return await self.send("POST", _path(kind_of(obj), obj, named=False), obj, user=user)
+        return await self.send("POST", object_path(kind_of(obj), obj, named=False), obj, user=user)
 
     async def update(self, obj: Object, *, user: auth.User = ADMIN) -> Answer:
-        return await self.send("PUT", _path(kind_of(obj), obj), obj, user=user)
+        return await self.send("PUT", object_path(kind_of(obj), obj), obj, user=user)
 
     async def set_status(self, obj: Object) -> Answer:
-        return await self.send("PATCH", _path(kind_of(obj), obj) + "/status", {"status": obj["status"]})
+        return await self.send("PATCH", object_path(kind_of(obj), obj) + "/status", {"status": obj["status"]})
 
     async def delete(self, obj: Object) -> Answer:
-        return await self.send("DELETE", _path(kind_of(obj), obj))
+        return await self.send("DELETE", object_path(kind_of(obj), obj))
 
     async def read(self, obj: Object) -> Object:
-        answer = await self.send("GET", _path(kind_of(obj), obj))
+        answer = await self.send("GET", object_path(kind_of(obj), obj))
         if not answer.ok:
             raise NotDriven(f"{obj['kind']} {obj['metadata']['name']} cannot be read: {answer.body.get('message')}")
         return answer.body
 
     async def list(self, kind: Kind, namespace: str, labels: str = "") -> list[Object]:
         shape = {"apiVersion": kind.api_version, "metadata": {"namespace": namespace}}
-        answer = await self.send("GET", _path(kind, shape, named=False), labels=labels)
+        answer = await self.send("GET", object_path(kind, shape, named=False), labels=labels)
         return list(answer.body["items"])
 
 
@@ -163,7 +164,7 @@ class CaseScenario:
             pod = (obj["metadata"].get("namespace", ""), "Pod", user.get("name", ""))
             if user.get("resource") == "pods" and user.get("uid") and pod in self._placed and pod not in self._with_uid:
                 self._uids.setdefault(user["uid"], self._placed[pod])
-        mapped: Object = _replaced(obj, self._uids)
+        mapped: Object = replaced(obj, self._uids)
         return mapped
 
     async def _put(self, product: app.Embedded, api: Api, obj: Object) -> None:
@@ -180,7 +181,13 @@ class CaseScenario:
             product.store.rules = rules
         if not answer.ok:
             raise NotDriven(f"given {place[1]} {place[2]} was refused: {answer.body.get('message')}")
-        self._placed[place] = answer.body["metadata"]["uid"]
+        self._remember(obj, answer.body)
+
+    def _remember(self, obj: Object, stored: Object) -> None:
+        """The uid that the server gave an object of the case."""
+        meta = obj["metadata"]
+        place = (meta.get("namespace", ""), obj["kind"], meta["name"])
+        self._placed[place] = stored["metadata"]["uid"]
         if meta.get("uid"):
             self._uids[meta["uid"]] = self._placed[place]
             self._with_uid.add(place)
@@ -195,44 +202,46 @@ class CaseScenario:
             await api.delete(obj)
 
     async def _configure(self, product: app.Embedded, api: Api, config: Mapping[str, Any], own: Object | None) -> None:
-        """The case's settings, as the cluster's KubeVirt object says them; `own`: one that the case gives itself."""
-        said = copy.deepcopy((own or {}).get("spec") or {})
-        settings: Object = said.get("configuration") or {}
-        developer = settings.get("developerConfiguration") or {}
-        on = [*(config.get("featureGates") or ()), *(developer.get("featureGates") or ())]
-        off = [*(config.get("disabledFeatureGates") or ()), *(developer.get("disabledFeatureGates") or ())]
-        if config.get("gateDefaults") not in DEFAULTS:
-            raise NotDriven(f"config.gateDefaults: {config['gateDefaults']} is not known; v1.9 is")
-        by_default = GATES if config.get("gateDefaults") else {}
-        # A gate that the product has no default for is listed; one that it has is left to the names that stand for it.
-        on += [gate for gate, beta in by_default.items() if beta and gate not in (*on, *off, *feature_gates.KNOWN)]
-        off += [gate for gate in GATES if gate not in on and gate not in off and not by_default.get(gate)]
-        settings["developerConfiguration"] = {**developer, "featureGates": on, "disabledFeatureGates": off}
-        for key in ("permittedHostDevices", "vmRolloutStrategy"):
-            if key in config:
-                settings[key] = config[key]
-        if "parallelMigrationsPerCluster" in config:
-            settings["migrations"] = {"parallelMigrationsPerCluster": config["parallelMigrationsPerCluster"]}
-        spec: Object = {**said, "configuration": settings}
-        if "workloadUpdateMethods" in config:
-            spec["workloadUpdateStrategy"] = {"workloadUpdateMethods": config["workloadUpdateMethods"]}
-        kubevirt: Object = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec,
-                            "metadata": {"name": "kubevirt", "namespace": "kubevirt"}}
-        if kinds.of_object(kubevirt) is None:
-            self.notes.append("the product does not serve KubeVirt: it ran with its own settings, not with the case's")
-            return
+        kubevirt = settings_object(config, own)
         await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubevirt"}})
         rules = product.store.rules
         for each in (rules, OpenRules()):  # what a rule of today refuses was stored before it
             product.store.rules = each
             answer = await api.create(kubevirt)
             if answer.status == 409:
-                answer = await api.send("PATCH", _path(kind_of(kubevirt), kubevirt), {"spec": spec})
+                answer = await api.send("PATCH", object_path(kind_of(kubevirt), kubevirt), {"spec": kubevirt["spec"]})
             if answer.status != 422:
                 break
         product.store.rules = rules
         if not answer.ok:
             raise NotDriven(f"the settings of the case were refused: {answer.body.get('message')}")
+
+
+def settings_object(config: Mapping[str, Any], own: Object | None) -> Object:
+    """The case's settings, as the cluster's KubeVirt object says them; `own`: one that the case gives itself."""
+    said = copy.deepcopy((own or {}).get("spec") or {})
+    settings: Object = said.get("configuration") or {}
+    developer = settings.get("developerConfiguration") or {}
+    on = [*(config.get("featureGates") or ()), *(developer.get("featureGates") or ())]
+    off = [*(config.get("disabledFeatureGates") or ()), *(developer.get("disabledFeatureGates") or ())]
+    if config.get("gateDefaults") not in DEFAULTS:
+        raise NotDriven(f"config.gateDefaults: {config['gateDefaults']} is not known; v1.9 is")
+    by_default = GATES if config.get("gateDefaults") else {}
+    # A gate that the product has no default for is listed; one that it has is left to the names that stand for it.
+    on += [gate for gate, beta in by_default.items() if beta and gate not in (*on, *off, *feature_gates.KNOWN)]
+    off += [gate for gate in GATES if gate not in on and gate not in off and not by_default.get(gate)]
+    settings["developerConfiguration"] = {**developer, "featureGates": on, "disabledFeatureGates": off}
+    for key in ("permittedHostDevices", "vmRolloutStrategy"):
+        if key in config:
+            settings[key] = config[key]
+    if "parallelMigrationsPerCluster" in config:
+        settings["migrations"] = {"parallelMigrationsPerCluster": config["parallelMigrationsPerCluster"]}
+    grace = {GRACE: str(config["gracePeriodSeconds"])} if "gracePeriodSeconds" in config else {}
+    spec: Object = {**said, "configuration": settings}
+    if "workloadUpdateMethods" in config:
+        spec["workloadUpdateStrategy"] = {"workloadUpdateMethods": config["workloadUpdateMethods"]}
+    return {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec,
+                        "metadata": {"name": "kubevirt", "namespace": "kubevirt", "annotations": grace}}
 
 
 @contextlib.asynccontextmanager
@@ -276,7 +285,8 @@ def contains(text: str, part: Any) -> bool:
     return str(part).lower() in text.lower()
 
 
-def _path(kind: Kind, obj: Mapping[str, Any], *, named: bool = True) -> str:
+def object_path(kind: Kind, obj: Mapping[str, Any], *, named: bool = True) -> str:
+    """The path of an object, or of the objects of its kind in its namespace."""
     meta, version = obj["metadata"], str(obj["apiVersion"])
     words = ["apis" if "/" in version else "api", *version.split("/")]
     if kind.namespaced:
@@ -287,9 +297,10 @@ def _path(kind: Kind, obj: Mapping[str, Any], *, named: bool = True) -> str:
     return "/" + "/".join(quote(word, safe="") for word in words)
 
 
-def _replaced(value: Any, table: Mapping[str, str]) -> Any:
+def replaced(value: Any, table: Mapping[str, str]) -> Any:
+    """A value with texts and keys replaced as the table says."""
     if isinstance(value, dict):
-        return {table.get(key, key): _replaced(inner, table) for key, inner in value.items()}
+        return {table.get(key, key): replaced(inner, table) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_replaced(inner, table) for inner in value]
+        return [replaced(inner, table) for inner in value]
     return table.get(value, value) if isinstance(value, str) else value

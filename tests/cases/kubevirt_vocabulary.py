@@ -1,4 +1,4 @@
-"""The vocabulary of the VM cases: admission, render, status, domainxml and hotplug."""
+"""The vocabulary of the VM cases: admission, render, status, domainxml, hotplug and migration."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 from tests.cases.vocabulary import Check, anything, chosen, each, keys, or_scalar, plain
 
-CONFIG = plain(
+CONFIG_KEYS = (
     "featureGates", "disabledFeatureGates", "gateDefaults",
     "operation", "user",  # admission
     "permittedHostDevices", "renderFor",  # render
     "deviceSource",  # domainxml
     "reconciles",  # status
     "vmRolloutStrategy", "workloadUpdateMethods", "gracePeriodSeconds", "parallelMigrationsPerCluster", "newMigrationPhase",
-    "failMigrationsAfterSeconds", "startVMs",  # hotplug
+    "failMigrationsAfterSeconds", "startVMs", "playNodes", "stageSeconds",  # hotplug, migration
 )
+CONFIG = keys({**dict.fromkeys(CONFIG_KEYS, anything), "failMigrations": plain("at", "times")})
 
 _OBJECT = plain("apiVersion", "kind", "metadata", "spec", "status")
 _DATA = plain("apiVersion", "kind", "metadata", "data", "binaryData", "stringData", "type", "immutable")
@@ -37,7 +38,7 @@ _ERROR = plain("messageContains")
 _CHANGE = each(plain("kind", "name", "namespace", "patch"))
 _ANNOTATION = each(plain("kind", "name", "namespace", "key", "equals"))
 _COUNTED = ("kind", "name", "namespace", "match")
-THEN = keys({
+THEN: Mapping[str, Check] = {
     "conditions": each(plain("kind", "name", "namespace", "type", "status", "reason", "messageContains")),
     "noConditions": each(plain("kind", "name", "namespace", "type")),
     "fieldEquals": each(plain("kind", "name", "namespace", "path", "equals")),
@@ -50,13 +51,23 @@ THEN = keys({
     "noObjects": each(anything),
     "unchanged": each(plain("kind", "name", "namespace", "path")),
     "rbac": each(plain("role", "resource", "can", "cannot")),
+    "refused": plain("status", "field", "messageContains", "optional"),
     "orError": anything,
-})
-STEPS = each(keys({
+}
+DO: Mapping[str, Check] = {
+    "apply": _CHANGE, "applyStatus": _CHANGE, "create": _CREATED, "restart": anything, "user": anything,
+    "delete": each(plain("apiVersion", "kind", "name", "namespace", "metadata")),
+}
+STEPS = each(keys({"at": anything, "do": keys(DO), "then": keys(THEN)}))
+# Area migration has the words of hotplug and these.
+MIGRATION_STEPS = each(keys({
     "at": anything,
-    "do": keys({"apply": _CHANGE, "applyStatus": _CHANGE, "create": _CREATED,
-                "delete": each(plain("apiVersion", "kind", "name", "namespace", "metadata"))}),
-    "then": THEN,
+    "do": keys({**DO, "drain": anything, "undrain": anything}),
+    "then": keys({
+        **THEN, "held": each(plain("node", "device", "by")),
+        "plan": each(keys({"vmi": anything, "possible": anything, "to": anything, "reasonContains": anything,
+                           "devices": each(plain("name", "how", "reasonContains"))})),
+    }),
 }))
 
 # What an area may expect. "orError" stands beside the others: an error in place of the rest is as good.
@@ -79,6 +90,7 @@ EXPECT: Mapping[str, Check] = {
         "xpathAssertions": each(plain("xpath", "equals", "count")), "error": _ERROR, "orError": anything,
     }),
     "hotplug": keys({"steps": STEPS}),
+    "migration": keys({"steps": MIGRATION_STEPS}),
 }
 
 

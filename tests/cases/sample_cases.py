@@ -235,12 +235,91 @@ HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"exactly_one_of": {"providers": [HOME], "used": {CLASS: 1}, "others_used": {CLASS: 0}}}]),
 }
 
+RUNNING: dict[str, Any] = {
+    "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm1", "namespace": "lab"},
+    "spec": {"domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}, {"name": "blue", "bridge": {}}]}},
+             "networks": [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "blue-nad"}}]},
+    "status": {"phase": "Running", "nodeName": "node-a", "interfaces": [{"name": "default", "infoSource": "domain"}]}}
+LAUNCHER: dict[str, Any] = {
+    "apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "node-a", "containers": [{"name": "compute"}]},
+    "metadata": {"name": "launcher", "namespace": "lab", "labels": {"kubevirt.io": "virt-launcher"}, "ownerReferences": [
+        {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1", "controller": True}]},
+    "status": {"phase": "Running"}}
+_VMI = {"kind": "VirtualMachineInstance", "name": "vm1"}
+_LAUNCHER = {"kind": "Pod", "name": "launcher", "key": "k8s.v1.cni.cncf.io/networks"}
+_REFUSED_PATCH = {"kind": "VirtualMachineInstance", "name": "vm1", "patch": {"spec": {"flavor": {"name": "other"}}}}
+_THEN: dict[str, Any] = {
+    "conditions": [{**_VMI, "type": "MigrationRequired", "status": "False", "reason": "AutoMigrationPending",
+                    "messageContains": "blue"}],
+    "noConditions": [{**_VMI, "type": "Paused"}],
+    "fieldEquals": [{**_VMI, "path": "status.interfaces[*].name", "equals": ["default"]},
+                    {**_VMI, "path": "spec.networks[name=blue].multus.networkName", "equals": "blue-nad"}],
+    "annotationJSON": [{**_LAUNCHER, "equals": [{"name": "blue-nad", "namespace": "lab", "interface": "pod16477688c0e"}]}],
+    "annotationAbsent": [{**_LAUNCHER, "key": "no.such/key"}],
+    "count": [{"kind": "Pod", "match": {"spec.nodeName": "node-a"}, "equals": 1}],
+    "countAtMost": [{"kind": "Pod", "match": {}, "atMost": 1}],
+    "objects": [{"kind": "Pod", "metadata": {"name": "launcher"}}],
+    "noObjects": [{"kind": "Pod", "metadata": {"name": "other"}}],
+    "unchanged": [{**_VMI, "path": "spec"}],
+}
+
+
+def steps(then: Mapping[str, Any], **do: Any) -> dict[str, Any]:
+    return {"steps": [{"at": 3, "do": do, "then": {**_THEN, **then}}]}
+
+
+_WRONG: list[dict[str, Any]] = [
+    {"refused": {"status": 403}}, {"refused": {"status": 422, "field": "status"}},
+    {"conditions": [{**_VMI, "type": "MigrationRequired", "status": "True"}]},
+    {"conditions": [{**_VMI, "type": "MigrationRequired", "messageContains": "horse"}]},
+    {"conditions": [{**_VMI, "type": "Paused"}]},
+    {"noConditions": [{**_VMI, "type": "MigrationRequired"}]},
+    {"fieldEquals": [{**_VMI, "path": "spec.networks[name=red]", "equals": {}}]},
+    {"annotationJSON": [{**_LAUNCHER, "equals": []}]}, {"annotationEquals": [{**_LAUNCHER, "equals": ""}]},
+    {"annotationAbsent": [_LAUNCHER]}, {"count": [{"kind": "Pod", "match": {}, "equals": 2}]},
+    {"countAtMost": [{"kind": "Pod", "match": {}, "atMost": 0}]},
+    {"objects": [{"kind": "Pod", "metadata": {"name": "other"}}]},
+    {"noObjects": [{"kind": "Pod", "metadata": {"name": "launcher"}}]},
+    {"unchanged": [{"kind": "Pod", "name": "none", "path": "spec"}], "fieldEquals": [
+        {"kind": "Pod", "name": "none", "path": "spec", "equals": {}}]},
+]
+STEPPED: tuple[dict[str, Any], list[dict[str, Any]]] = (
+    kubevirt("hotplug", [RUNNING, LAUNCHER],
+             steps({"refused": {"status": 422, "field": "spec.flavor"}}, apply=[_REFUSED_PATCH])),
+    [steps({"refused": {}, **wrong}, apply=[_REFUSED_PATCH]) for wrong in _WRONG])
 STEP = {"at": 0, "do": {"apply": []}, "then": {"conditions": []}}
 SERVERS = {"servers": {"s1": {"status": "ACTIVE"}}}
 NOVA: dict[str, Any] = {"area": "numa", "basis": "nova", "given": {"hosts": [{"name": "h", "pci_devices": []}]},
                         "when": [{"op": "start_host", "host": "h"}, BOOT], "expect": SERVERS}
 ALLOCATOR: dict[str, Any] = {"claims": [], "features": {"AdminAccess": True}, "allocated": {"devices": []},
                              "expect": {"results": [], "errorContains": None, "searchStepsOfMine": 3}}
+_HOSTS: list[dict[str, Any]] = [
+    {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+     "status": {"allocatable": room, "capacity": room, "conditions": [{"type": "Ready", "status": "True"}]}}
+    for name in ("node-a", "node-b") for room in ({"cpu": "16", "memory": "64Gi", "pods": "110"},)]
+_MIGRATION = {"kind": "VirtualMachineInstanceMigration", "name": "m1"}
+
+
+def moved(plan: Mapping[str, Any], holder: str | None, host: str) -> dict[str, Any]:
+    """A VM whose plan is asked for, that then migrates."""
+    job = {"apiVersion": "kubevirt.io/v1", "kind": _MIGRATION["kind"], "spec": {"vmiName": "vm1"},
+           "metadata": {"name": "m1", "namespace": "lab"}}
+    return {"steps": [
+        {"at": 0, "then": {"plan": [{"vmi": "vm1", **plan}], "held": [{"node": "node-a", "device": "d", "by": holder}]}},
+        {"at": 1, "do": {"create": [job]}},
+        {"at": 60, "then": {"fieldEquals": [{**_MIGRATION, "path": "status.phase", "equals": "Succeeded"},
+                                            {**_VMI, "path": "status.nodeName", "equals": host}]}}]}
+
+
+_PLAN: dict[str, Any] = {"possible": True, "to": "node-b", "devices": []}
+_PLAIN = {"domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}]}},
+          "networks": [{"name": "default", "pod": {}}]}
+MOVED: tuple[dict[str, Any], list[dict[str, Any]]] = (
+    kubevirt("migration", [{**RUNNING, "spec": _PLAIN}, LAUNCHER, *_HOSTS], moved(_PLAN, None, "node-b")),
+    [moved({**_PLAN, "possible": False}, None, "node-b"), moved({**_PLAN, "to": "node-a"}, None, "node-b"),
+     moved({**_PLAN, "devices": [{"name": "g", "how": "travels"}]}, None, "node-b"),
+     moved(_PLAN, "vmi/vm1", "node-b"), moved(_PLAN, None, "node-a")])
+HOLDS = {**HOLDS, "a NIC waits": STEPPED, "a VM moves": MOVED}
 HOTPLUG = kubevirt("hotplug", INSTANCE, {"steps": [STEP]})
 STRANGE: Mapping[str, tuple[dict[str, Any], str]] = {  # a case that is not in its format -> what the failure names
     "an area": ({"area": "teleport", "expect": {"arrived": True}}, "teleport"),

@@ -9,12 +9,13 @@ from tests.cases.case import Case, read_all
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    folder = plugin.folder(metafunc.config)
-    if folder is None:
+    folders = plugin.folders(metafunc.config)
+    if not folders:
         reason = f"no cases: shared/cases is not beside the repository; name their folder with {plugin.FOLDER}"
         metafunc.parametrize("case", [pytest.param(None, id="no-cases", marks=pytest.mark.skip(reason=reason))])
         return
-    cases = read_all(folder) or [Case(folder, "file", "none", {}, [f"{folder.name} holds no *.yaml and no *.json"])]
+    cases = read_all(*folders) or [
+        Case(folder, "file", "none", {}, [f"{folder.name} holds no *.yaml and no *.json"]) for folder in folders]
     metafunc.parametrize("case", [pytest.param(case, id=case.id) for case in cases])
 
 
@@ -27,6 +28,8 @@ async def test_case(case: Case, request: pytest.FixtureRequest) -> None:
         pytest.skip(f"area {case.area} is not built yet")
     if case.area in areas.NOT_BUILT and case.area not in areas.RUNNERS:
         pytest.skip(f"area {case.area} is not built yet and has no runner")
+    if (why := areas.CASE_NOT_BUILT(case)) and not request.config.getoption(plugin.NOT_BUILT):
+        pytest.skip(f"not built yet: {why}")
     wrong = await areas.RUNNERS[case.area](case.without(areas.NOT_COMPARED.get(case.area, ())))
     if wrong:
         pytest.fail("\n".join([f"{case.file.name}: {case.name}", *(f"- {line}" for line in wrong)]), pytrace=False)

@@ -161,6 +161,7 @@ def test_without_a_folder_one_test_is_skipped(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin, "DEFAULT", tmp_path / "nowhere")
+    monkeypatch.setattr(plugin, "NEXT", ())
     assert [(id_, outcome) for id_, (outcome, text) in run(pytester).items() if "--cases" in text] == [("no-cases", "skipped")]
 
 
@@ -168,8 +169,10 @@ def test_the_usual_folder_is_used_when_it_is_there(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "cases", "made.yaml", [{**NOVA, "name": "found", "basis": "quirk"}])
+    write(tmp_path / "more", "more.yaml", [{**NOVA, "name": "also found", "basis": "quirk"}])
     monkeypatch.setattr(plugin, "DEFAULT", tmp_path / "cases")
-    assert list(run(pytester)) == ["made-numa-found"]
+    monkeypatch.setattr(plugin, "NEXT", (tmp_path / "more", tmp_path / "nowhere"))
+    assert list(run(pytester)) == ["made-numa-found", "more-numa-also found"]
 
 
 def test_a_folder_without_cases_fails(pytester: pytest.Pytester, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ TYPED: dict[str, tuple[list[str], int, list[str]]] = {
     "a configuration of an empty name": (["config", "check", ""], 2, ["[FILE]", "it is empty"]),
     "why without a known name": (["why"], 2, ["Missing argument"]),
     "why of an unknown kind": (["why", "gpu/x"], 1, ["there is no kind 'gpu'"]),
-    "why of a kind that does not wait": (["why", "node/x"], 1, ["why explains VMs, VMIs, pods and claims, not nodes"]),
+    "why of a kind that does not wait": (["why", "node/x"], 1, ["why explains VMs, VMIs, pods, claims and migrations"]),
     "why without the name behind the slash": (["why", "vmi/"], 2, ["has no name"]),
     "domxml without a known name": (["domxml"], 2, ["NAME or -f FILE"]),
     "domxml of a pod": (["domxml", "pod/x"], 2, ["'pod/x' is not a VM or VMI"]),

@@ -252,7 +252,7 @@ MISSING: dict[str, tuple[list[str], str]] = {
     "delete": (["delete", "pod", "red"], 'error: pods "red" not found\n'),
     "domxml": (["domxml", "red"], 'error: virtualmachineinstances.kubevirt.io "red" not found\n'),
     "why of a VM": (["why", "vmi/red"], 'error: virtualmachineinstances.kubevirt.io "red" not found\n'),
-    "why of anything": (["why", "red"], "error: there is no VM, VMI, pod or claim 'red' in namespace default\n"),
+    "why of anything": (["why", "red"], "error: there is no VM, VMI, pod, claim or migration 'red' in namespace default\n"),
 }
 
 

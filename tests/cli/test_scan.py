@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outfitter import errors
-from outfitter.cli import main, scan_tree
-from outfitter.cli import scan as command
+from outfitter.cli import main
+from outfitter.cli.host import scan as command
+from outfitter.cli.host import scan_tree
 from outfitter.inventory import capture, pci_ids, scan
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file

@@ -284,7 +284,8 @@ def test_vm_explanation_names_the_next_step(say: Say) -> None:
     say("apply", "-f", "-", stdin=listed(changed))
     until(lambda: "restart" in say("why", "vm/plain"), "it is told that the change is not there yet")
     assert say("why", "vm/plain").splitlines()[1:] == [
-        "  its template was changed: that counts from the next start on", "  -> outfit vm restart plain"]
+        "  a non-live-updatable field was changed in the template spec: it counts from the next start on: "
+        "spec.template.spec.domain.memory.guest", "  -> outfit vm restart plain"]
     manual = {**plain, "metadata": {"name": "manual"}, "spec": {**plain["spec"], "runStrategy": "Manual"}}
     taken = {**plain, "metadata": {"name": "gpu1"}}
     say("apply", "-f", "-", stdin=listed(manual, taken))

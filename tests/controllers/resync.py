@@ -20,6 +20,7 @@ LOOPS = {
     "node": (kinds.POD,),
     "device_taint_eviction": (kinds.POD,),
     "pod_gc": (kinds.POD,),
+    "pool_status_requests": (kinds.POOL_STATUS_REQUEST,),
     "kubevirt": (kinds.KUBEVIRT,),
 }
 Versions = dict[tuple[Kind, str, str], str]

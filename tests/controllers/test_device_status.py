@@ -15,7 +15,7 @@ from outfitter.api import admission, conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status
 from outfitter.app import Product
-from outfitter.controllers.device_status import DeviceStatus
+from outfitter.controllers.device_status import FIRST_REPORT, DeviceStatus, running_interfaces
 from outfitter.controllers.launcher_pod import pod_name
 from outfitter.controllers.manager import ControllerContext, settle
 from outfitter.controllers.vmi import VmiController
@@ -39,6 +39,12 @@ class Desk:
         for _ in range(4):
             await settle(lambda kind: self.store.watch_cache(kind).revision, self.product.context, [self.product.runner])
             self.clock.advance(1)
+
+    async def wait(self) -> None:
+        """Until a VMI that waits reports what for, though no scheduler does."""
+        await self.settle()
+        self.clock.advance(FIRST_REPORT.total_seconds())
+        await self.settle()
 
     async def machine(self) -> Object:
         await self.settle()
@@ -192,6 +198,8 @@ async def test_whose_a_claim_is(user: Object, shown: bool) -> None:
 async def test_pod_without_a_scheduler_is_explained_after_a_while() -> None:
     async with desk() as here:
         await here.create()
+        assert conditions.find(await here.machine(), "DevicesReady") is None
+        await here.wait()
         blue = await here.machine()
         found = conditions.find(blue, "DevicesReady")
         assert found is not None
@@ -234,6 +242,7 @@ async def test_what_is_missing_on_the_way_costs_no_patch() -> None:
 
         await here.publish(1, {"gpu-0": address("0000:65:00.0")})
         await here.create()
+        await here.wait()
         assert "claim mine does not exist" in str(conditions.find(await here.machine(), "DevicesReady"))
         for step in (here.claim(), here.allocate("gpu-0"), here.bind()):
             await step
@@ -443,3 +452,17 @@ async def test_network_cards_of_a_pod_that_went_are_forgotten() -> None:
         await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
         await here.settle()
         assert "interfaceStatuses" not in (await here.machine())["status"]["deviceStatus"]
+
+
+def test_network_cards_of_a_vm_that_migrated_have_the_functions_of_its_new_pod() -> None:
+    """Of a running VMI: entries of claims that its pod does not use are replaced, or go with their interface."""
+    def entry(name: str, claim: str) -> Object:
+        return {"name": name, "deviceResourceClaimStatus": {"name": "vf", "resourceClaimName": claim}}
+
+    pod: Object = {"metadata": {"name": "target", "namespace": "default"}, "spec": {}, "status": {
+        "extendedResourceClaimStatus": {"resourceClaimName": "new"}}}
+    vmi: Object = {"spec": {"domain": {"devices": {"interfaces": [{"name": "fast"}, {"name": "kept"}]}}}, "status": {
+        "deviceStatus": {"interfaceStatuses": [entry("fast", "old"), entry("kept", "elsewhere"), entry("gone", "old")]}}}
+    assert running_interfaces(vmi, pod, [entry("fast", "new")]) == [
+        entry("kept", "elsewhere"), entry("fast", "new")]
+    assert running_interfaces(vmi, pod, []) == [entry("fast", "old"), entry("kept", "elsewhere")]

@@ -60,7 +60,7 @@ async def test_product_and_commands_go_on(capsys: pytest.CaptureFixture[str]) ->
         await scene.store.replace(kinds.LEDGER_PAGE, page)
         client = InProcess(scene.store, "here")
         commands: dict[str, Callable[[], Awaitable[None]]] = {
-            "devices": lambda: listing.devices(client, node=None, states=(), how="table", everything=True),
+            "devices": lambda: listing.devices(client, node=None, states=(), drivers=(), how="table", everything=True),
             "providers": lambda: providers.providers(client, node=None, how="table"),
             "why": lambda: why.why(client, ["vmi/red"], long=False, how=""),
             "history": lambda: history.history(client, "node-0/pci-0000-3b-00-0-vf0", how="table")}

@@ -11,8 +11,8 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Page
-from outfitter.controllers.claim_deallocation import ClaimDeallocation
-from outfitter.controllers.pod_claims import PodClaims
+from outfitter.controllers.embedded.claim_deallocation import ClaimDeallocation
+from outfitter.controllers.embedded.pod_claims import PodClaims
 from outfitter.controllers.scheduler import Scheduler
 from outfitter.controllers.scheduling_queue import SchedulingBatch
 from outfitter.errors import AlreadyHeld, Conflict, Forbidden

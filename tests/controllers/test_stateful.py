@@ -23,8 +23,8 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.api.page import Page, pool_page
 from outfitter.api.validate import pages
-from outfitter.controllers import claim_deallocation, pod_claims
-from outfitter.controllers.claim_deallocation import ClaimDeallocation
+from outfitter.controllers.embedded import claim_deallocation, pod_claims
+from outfitter.controllers.embedded.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.manager import enqueue_on_change
 from outfitter.ledger import book, out_of_service
 from outfitter.node.claim_bookings import ClaimBookings

@@ -67,7 +67,7 @@ async def answers(planted: PlantedProduct, objects: Iterable[tuple[Kind, Object]
     commands: list[Callable[[], Awaitable[None]]] = [
         lambda: why.why(elsewhere, ["vmi/other"], long=True, how=""),
         lambda: view.list_(here, everywhere=True),
-        lambda: listing.devices(here, node=None, states=(), how="table", everything=True),
+        lambda: listing.devices(here, node=None, states=(), drivers=(), how="table", everything=True),
         lambda: providers.providers(here, node=None, how="table"),
         lambda: history.history(here, "node-0/pci-0000-3b-00-0-vf0", how="table"),
         *(functools.partial(why.why, here, [word], long=True, how="json") for word in (

@@ -14,7 +14,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.controllers import vm_claims
-from outfitter.controllers.claim_deallocation import ClaimDeallocation
+from outfitter.controllers.embedded.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.vm import VmController
 from outfitter.errors import Conflict

@@ -18,7 +18,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status, vmi_actions
 from outfitter.api.page import Booking, Holder
 from outfitter.controllers import launcher_pod
-from outfitter.controllers.pod_claims import FINALIZER
+from outfitter.controllers.embedded.pod_claims import FINALIZER
 from outfitter.ledger import book
 from tests.cluster_roles import ClusterRoles
 from tests.controllers import scenario as scenes

@@ -15,7 +15,7 @@ from typing import Any, Self
 import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import aggregated_apis
+from outfitter.api.served import aggregated_apis
 from outfitter.install import crds
 from outfitter.store import pki
 from tests import fake_http
@@ -76,9 +76,10 @@ def pod(name: str, node: str = "a", *, ready: bool = True, message: str = "") ->
         "containerStatuses": [{"name": "x", "lastState": state, "state": {}}]})
 
 
-def lease(ago: timedelta = timedelta()) -> Object:
+def lease(ago: timedelta = timedelta(), **metadata: Any) -> Object:
     renewed = (datetime.now(UTC) - ago).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return named("outfitter-controller", spec={"holderIdentity": "outfitter-controller-1", "renewTime": renewed})
+    return named("outfitter-controller", metadata=metadata,
+                 spec={"holderIdentity": "outfitter-controller-1", "renewTime": renewed})
 
 
 def definition(kind: kinds.Kind) -> Object:

@@ -97,6 +97,16 @@ VIRT_CONTROLLER = fake.named("virt-controller", metadata={"namespace": "kubevirt
 CONTROLLER, WEBHOOK = fake.workload("outfitter-controller"), fake.workload("outfitter-webhook")
 COMPANION = fake.workload("outfitter-controller", args=("--companion",))
 
+KUBEVIRTS, VMIS = "/apis/kubevirt.io/v1/kubevirts", "/apis/kubevirt.io/v1/virtualmachineinstances"
+
+
+def with_claim(name: str, phase: str = "Running") -> Object:
+    """A VMI with a device by claim."""
+    return fake.named(name, metadata={"namespace": "default"}, status={"phase": phase}, spec={
+        "resourceClaims": [{"name": "net", "resourceClaimName": "c"}], "domain": {"devices": {"hostDevices": [
+            {"name": "nic", "claimName": "net", "requestName": "nic"}]}}})
+
+
 CASES: dict[str, Case] = {
     "the server is too old": Case(
         put("/version", {"gitVersion": "v1.33.4"}), "cluster-version", "error",
@@ -160,11 +170,31 @@ CASES: dict[str, Case] = {
                    fake.pod("outfitter-webhook-1", ready=False, message="error: the certificate cannot be written.")]}),
         "cluster-workloads", "warning", ("1 of 2 pods of outfitter-webhook", "the certificate cannot be written",
                                          "component=webhook")),
+    "no node takes the webhook": Case(
+        lambda table: table.update({
+            DEPLOYMENTS: [CONTROLLER, fake.workload("outfitter-webhook", readyReplicas=1)],
+            PODS: [*table[PODS], {"metadata": {"name": "outfitter-webhook-1"}, "status": {"conditions": [
+                {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available."}]}}]}),
+        "cluster-workloads", "warning", ("1 of 2 pods of outfitter-webhook", "outfitter-webhook-1: 0/1 nodes are available.",
+                                         "component=webhook")),
     "a node agent is two versions behind": Case(
         lambda table: table.update({
             DEPLOYMENTS: [fake.workload(name, version="0.1.0") for name in ("outfitter-controller", "outfitter-webhook")],
             INVENTORIES: [fake.inventory("a", agentVersion="0.3.0")]}),
         "cluster-version-skew", "error", ("node/a has version 0.3.0", "newer than the controllers")),
+    "a node agent is newer than the controller that holds the Lease": Case(  # the next one is being rolled out
+        lambda table: table.update({
+            DEPLOYMENTS: [fake.workload(name, version="0.2.0") for name in ("outfitter-controller", "outfitter-webhook")],
+            fake.LEASES: [fake.lease(annotations={"outfitter.dev/version": "0.1.0"})],
+            INVENTORIES: [fake.inventory("a", agentVersion="0.2.0")]}),
+        "cluster-version-skew", "error", ("node/a has version 0.2.0, newer than the controllers (0.1.0)",)),
+    "a gate is off and in use": Case(
+        lambda table: table.update({
+            KUBEVIRTS: [fake.named("kubevirt", metadata={"namespace": "default"}, spec={"configuration": {
+                "developerConfiguration": {"disabledFeatureGates": ["HostDevicesWithDRA"]}}})],
+            VMIS: [with_claim("blue"), with_claim("over", phase="Succeeded")]}),
+        "cluster-gates-in-use", "warning", ("HostDevicesWithDRA is off, and used by VMIs: default/blue.",
+                                            "kubectl -n default delete vmi blue")),
     "the controllers are newer than this program": Case(
         put(DEPLOYMENTS, [fake.workload(name, version="0.2.0") for name in ("outfitter-controller", "outfitter-webhook")]),
         "cluster-version-skew", "warning", ("this outfit is 0.1.0, the controllers are 0.2.0",)),

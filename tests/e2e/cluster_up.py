@@ -15,9 +15,9 @@ from tests import kubernetes
 from tests.cluster_roles import ClusterRoles, RoleRun
 from tests.e2e.process import ForkedUp, Up, until
 
-USED = (kinds.VM, kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM, kinds.RESOURCE_CLAIM_TEMPLATE)  # by a test
+USED = (kinds.VM, kinds.VMI, kinds.MIGRATION, kinds.POD, kinds.RESOURCE_CLAIM, kinds.RESOURCE_CLAIM_TEMPLATE)  # by a test
 KEPT = (kinds.NODE, kinds.RESOURCE_SLICE, kinds.DEVICE_CLASS, kinds.LEDGER_PAGE, kinds.PROVIDER_TREE, kinds.HOST_INVENTORY,
-        kinds.PAST_BOOKING, kinds.FLAVOR, kinds.EVENT)  # while the roles run
+        kinds.PAST_BOOKING, kinds.FLAVOR, kinds.NETWORK_ATTACHMENT, kinds.EVENT)  # while the roles run
 
 
 EMBEDDED, CLUSTER = "embedded", "cluster"
@@ -65,7 +65,7 @@ class ClusterUp(Up):
         try:
             for kind in USED:
                 self._delete(kind)
-            until(lambda: not self.ok("get", "vmi,pods,resourceclaims", "-o", "name"), "nothing of the test is left")
+            until(lambda: not self.ok("get", "vmi,vmim,pods,resourceclaims", "-o", "name"), "nothing of the test is left")
         finally:
             self.roles.stop()
         for kind in KEPT:

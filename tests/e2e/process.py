@@ -228,7 +228,8 @@ class Up:
 
     def domains(self) -> dict[str, str]:
         """What runs, by the hypervisors' own files: name of the file and its content."""
-        return {path.name: path.read_text() for path in (self.data / "domains").glob("*/*")}
+        return {path.name: path.read_text() for path in (self.data / "domains").glob("*/*")
+                if path.suffix != ".tap"}
 
     def __enter__(self) -> Self:
         return self if self._process is not None else self.start()

@@ -38,10 +38,24 @@ NOT_SEEN = {
     "the annotation of a claim that a stopped VM keeps (test_vm_claims.py)": (
         "outfitter-controller resourceclaims.resource.k8s.io patch",
     ),
+    "no VM migrates, and no NIC changes (test_nic_stories.py, test_nic_namespace_admin.py)": (
+        *(f"outfitter-controller virtualmachineinstancemigrations.kubevirt.io {verb}"
+          for verb in ("get", "create", "patch", "delete")),
+        "outfitter-controller virtualmachineinstancemigrations.kubevirt.io/status patch",
+        "outfitter-controller pods patch",
+        "outfitter-simulation kubevirts.kubevirt.io list",
+        "outfitter-webhook virtualmachineinstancemigrations.kubevirt.io list",
+        "outfitter-webhook virtualmachineinstancemigrations.kubevirt.io create",
+        "outfitter-webhook nodes list",
+    ),
     "no aliases are configured": (
         "outfitter-controller configmaps patch",
         "outfitter-controller deviceclasses.resource.k8s.io get",
     ),
+    "behind a gate of Kubernetes that is off by default (test_pool_status_kubernetes.py)": (
+        "outfitter-webhook devicetaintrules.resource.k8s.io list",
+    ),
+    "gates are as they were": ("outfitter-controller kubevirts.kubevirt.io/status patch",),
     "no VM has a network or a Secret": (
         "outfitter-controller network-attachment-definitions.k8s.cni.cncf.io get",
         "outfitter-simulation network-attachment-definitions.k8s.cni.cncf.io get",
@@ -74,6 +88,7 @@ NOT_SEEN = {
         "outfitter-simulation ledgerpages.outfitter.dev get",
         "outfitter-simulation ledgerpages.outfitter.dev update",
     ),
+    "the pods of a claim that the DRA driver books itself (tests/node/kubelet)": ("outfitter-simulation pods get",),
     "events that repeat": ("outfitter-controller events patch", "outfitter-simulation events patch"),
     "claims of VMs that name a template or are rewritten": (
         "outfitter-controller resourceclaims.resource.k8s.io delete",
@@ -186,7 +201,10 @@ def used(plane: kubernetes.Cluster) -> set[Used]:
     for event in audited(plane):
         about = event["objectRef"]
         plural = about["resource"] + (f"/{about['subresource']}" if about.get("subresource") else "")
-        out.add((event["user"]["username"].rpartition(":")[2], resource(about.get("apiGroup", ""), plural), event["verb"]))
+        account, asked = event["user"]["username"].rpartition(":")[2], resource(about.get("apiGroup", ""), plural)
+        out.add((account, asked, event["verb"]))
+        if "sendInitialEvents=true" in event["requestURI"]:
+            out.add((account, asked, "list"))  # what is asked of a server that does not stream lists
     return out
 
 

@@ -3,6 +3,7 @@ node agent plays the kubelets of simulated nodes. Processes are killed and resta
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,11 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.install.names import InstallOptions
 from outfitter.install.webhooks import objects as webhook_objects
+from outfitter.store.clock import SystemClock
+from outfitter.store.kube import Kube
 from tests import kubernetes
 from tests.cluster_roles import NAMESPACE, ClusterRoles, RoleRun
+from tests.cluster_watch import ClusterWatch
 from tests.e2e.process import EXAMPLE, until
 
 pytestmark = pytest.mark.cluster
@@ -35,6 +39,8 @@ def roles(installed: ClusterRoles, tmp_path: Path) -> Iterator[ClusterRoles]:
     finally:
         started.stop()
         print(started.logs())
+        for path in ("/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceslices"):  # no host without an agent is left
+            installed.cluster.request("DELETE", path)
 
 
 def kubectl(roles: ClusterRoles, *words: str, stdin: str = "") -> str:
@@ -108,6 +114,50 @@ def test_vms_keep_their_devices_over_kills_and_restarts_of_every_role(roles: Clu
     assert (second.stop(), node.stop()) == (0, 0)
     assert leader(roles) == ""  # given back: the next need not wait
     assert not [line for run in roles.runs for line in run.lines() if line["level"] == "error"]
+    assert roles.forbidden() == []
+
+
+VMS = 20
+BATCH: Object = {"apiVersion": "v1", "kind": "List", "items": [
+    {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "vf-of-batch"}, "spec": {"selectors": [
+        {"cel": {"expression": 'device.attributes["pci.outfitter.dev"].kind == "VF"'}}]}},
+    {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+     "metadata": {"name": "one-of-batch", "namespace": "default"}, "spec": {"spec": {"devices": {"requests": [
+         {"name": "nic", "exactly": {"deviceClassName": "vf-of-batch"}}]}}}},
+    *({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": f"vm-{number}", "namespace": "default"},
+       "spec": {"runStrategy": "Always", "template": {"spec": {
+           "resourceClaims": [{"name": "net", "resourceClaimTemplateName": "one-of-batch"}], "domain": {"devices": {
+               "hostDevices": [{"name": "nic0", "claimName": "net", "requestName": "nic"}]}}}}}} for number in range(VMS))]}
+
+
+def test_the_next_leader_goes_on_with_a_batch_and_does_nothing_twice(roles: ClusterRoles) -> None:
+    """The leader is killed in the middle of a batch of VMs; what it had begun is finished by the next."""
+    first = roles.start("controller", name="controller-a").ready()
+    first.until_said("the controllers run")
+    second, node = roles.start("controller", name="controller-b").ready(), roles.start("node", "--simulate", "4x8").ready()
+
+    async def batch() -> None:
+        clock = SystemClock()
+        store = Kube(roles.cluster.access(), clock=clock)
+        try:
+            async with ClusterWatch(store) as seen:
+                creating = asyncio.create_task(asyncio.to_thread(kubectl, roles, "create", "-f", "-", stdin=json.dumps(BATCH)))
+                await seen.until(lambda: len(seen.allocated) >= VMS // 4, f"{VMS // 4} claims are allocated")
+                first.kill()
+                await creating
+                assert len(seen.running) < VMS, "the next leader has nothing to do"
+                await seen.until(lambda: len(seen.running) == VMS, f"{VMS} VMs run\n{roles.logs()}")
+                assert (await seen.settled_differences(), seen.twice()) == ([], [])
+                assert len(seen.live[kinds.POD]) == len(seen.live[kinds.RESOURCE_CLAIM]) == VMS
+        finally:
+            await store.close()
+
+    asyncio.run(batch())
+    assert (leads(second), node.process.poll()) == (True, None)
+    kubectl(roles, "delete", "-f", "-", stdin=json.dumps(BATCH))
+    until(lambda: not bookings(roles), "all devices are free")
+    until(lambda: not items(roles, kinds.RESOURCE_CLAIM), "all claims are gone")
+    assert not [line for run in (second, node) for line in run.lines() if line["level"] == "error"]
     assert roles.forbidden() == []
 
 

@@ -1,4 +1,4 @@
-"""What tests and .ci/run take from the network survives a connection that breaks once: `scripts/again`, both scripts that
+"""What tests and .ci/run take from the network survives a connection that breaks once: `scripts/again`, the scripts that
 build with Go, and the packages of the host in a VM. Go and apt are simulated here."""
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tests.hardware import parts
 
 AGAIN = ROOT / "scripts" / "again"
 PROGRAMS = {"virtctl": ["virtctl"],
-            "kube-assets": ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"]}
+            "kube-assets": ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"],
+            "kubevirt": ["resource-generator", "virt-api", "virt-controller", "virt-operator"]}
 # Each command that may need the network fails the first time it is asked for. A build leaves half a file until it is let go on.
 GO = """#!/bin/sh
 home=$(dirname "$0")

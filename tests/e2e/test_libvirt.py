@@ -15,7 +15,7 @@ import pytest
 from outfitter.api.hypervisor import DRIVES
 from outfitter.launcher import connection
 from tests.e2e.process import Up, until
-from tests.hardware import daemon, kernel
+from tests.hardware import daemon, guest, kernel
 from tests.hardware.daemon import Daemon
 
 pytestmark = [pytest.mark.libvirt, pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")]
@@ -43,6 +43,25 @@ spec:
   terminationGracePeriodSeconds: 0
   networks: [{networks}]
   domain: {{memory: {{guest: 32Mi}}, devices: {{interfaces: [{interfaces}]}}}}
+"""
+
+
+WITH_GUEST = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {{name: {name}}}
+spec:
+  runStrategy: Always
+  template:
+    spec:
+      terminationGracePeriodSeconds: 0
+      volumes: [{{name: root, hostDisk: {{path: {disk}, type: Disk}}}}]
+      networks: [{{name: default, pod: {{}}}}]
+      domain:
+        memory: {{guest: 32Mi}}
+        devices:
+          disks: [{{name: root, disk: {{bus: virtio}}}}]
+          interfaces: [{{name: default, masquerade: {{}}}}]
 """
 
 
@@ -194,6 +213,39 @@ def test_nics_of_a_real_vm(libvirtd: Daemon, tmp_path: Path, bridge: str) -> Non
         assert "has no bridge for the pod network: use masquerade" in said(up, "green")
         up.ok("delete", "vmi", "blue")
         until(lambda: not plugged(bridge), "the card is unplugged", PATIENCE)
+
+
+def test_nic_of_a_running_vm_comes_and_goes(libvirtd: Daemon, tmp_path: Path, bridge: str) -> None:
+    """By the command line alone: a real guest gets it, has its link set, and releases it; killed processes change nothing."""
+    made = subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=False, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"needs a kernel with bridges: {made.stderr}")
+    disk = guest.image(libvirtd.folder)
+    with Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None) as up:
+        up.ok("apply", "-f", "-", stdin=NETWORK.format(bridge=bridge))
+        up.ok("apply", "-f", "-", stdin=WITH_GUEST.format(name="blue", disk=disk))
+        until(lambda: up.phase("blue") == "Running", "blue runs", PATIENCE)
+        qemu = libvirtd.qemu("default_blue")
+        up.ok("vm", "nic", "add", "blue", "lan", "--network", "lan", "--mac", "02:00:00:00:20:01", "--wait")
+        [tap] = plugged(bridge)
+        assert tap["address"][3:] == "00:00:00:20:01"
+        rows = up.ok("vm", "nic", "list", "blue").splitlines()
+        assert f"bridge {bridge}" in rows[2]
+        up.ok("vm", "nic", "link", "blue", "lan", "down", "--wait")
+        up.kill()
+        libvirtd.kill()
+        libvirtd.start()
+        up.start()
+        assert len(plugged(bridge)) == 1, "taps stay with their QEMU"
+        up.ok("vm", "nic", "link", "blue", "lan", "up", "--wait", "--timeout", "5m")
+        up.ok("vm", "nic", "remove", "blue", "lan", "--wait", "--timeout", "5m")
+        assert plugged(bridge) == []
+        until(lambda: "lan" not in up.ok("vm", "nic", "list", "blue"), "it is gone from the template", PATIENCE)
+        assert libvirtd.qemu("default_blue") == qemu, "the same QEMU all the time"
+        up.ok("vm", "nic", "add", "blue", "lan", "--network", "lan", "--wait")
+        assert len(plugged(bridge)) == 1, "and again"
+        up.ok("delete", "vm", "blue")
+        until(lambda: not plugged(bridge), "the tap is gone", PATIENCE)
 
 
 def plugged(bridge: str) -> Any:

@@ -24,10 +24,17 @@ metadata: {name: NAME}
 spec: {runStrategy: STRATEGY, template: {spec: {domain: {memory: {guest: 1Gi}, devices: {}}}}}
 """
 
+NOWHERE = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceMigration
+metadata: {name: nowhere}
+spec: {vmiName: moves, addedNodeSelector: {example.com/rack: none}}
+"""
+
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with ForkedUp(tmp_path_factory.mktemp("virtctl") / "data") as running:
+    with ForkedUp(tmp_path_factory.mktemp("virtctl") / "data", simulate="2x1") as running:
         yield running
 
 
@@ -59,6 +66,26 @@ def another(up: Up, name: str, than: str) -> str:
         return next((str(meta["uid"]) for meta in found if meta["name"] == name and meta["uid"] != than), "")
 
     return until(check, f"another instance of {name}")
+
+
+def test_migrate_and_cancel(up: Up) -> None:
+    name = make(up, "moves", "Always")
+    reach(up, name, "Running")
+    source = shown(up, "vmi", name)["status"]["nodeName"]
+    assert "VM moves was scheduled to migrate" in say(up, "migrate", name)
+    until(lambda: shown(up, "vmi", name)["status"]["nodeName"] != source, "it has moved")
+    until(lambda: all(job["status"]["phase"] == "Succeeded" for job in migrations(up)), "its migration has ended")
+    up.ok("apply", "-f", "-", stdin=NOWHERE)
+    assert "in-flight migration" in say(up, "migrate", name, fails=True)
+    say(up, "migrate-cancel", name)
+    until(lambda: "nowhere" not in [job["metadata"]["name"] for job in migrations(up)], "it is cancelled")
+    assert shown(up, "vmi", name)["status"]["phase"] == "Running"
+    up.ok("delete", "vm", name)
+
+
+def migrations(up: Up) -> list[Any]:
+    found: list[Any] = json.loads(up.ok("get", "vmim", "-o", "json"))["items"]
+    return found
 
 
 def test_vm_lifecycle(up: Up) -> None:
@@ -168,7 +195,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "reboot what is paused": (("soft-reboot", STANDS), f'{ON_VMI} "stands": VMI is paused'),
     "a dry run of what cannot be": (("pause", "vm", STANDS, "--dry-run"), "VMI is already paused"),
     "less than no time": (("stop", RUNS, "--force", "--grace-period=-1"), "gracePeriod has to be greater or equal to 0"),
-    "migrate": (("migrate", RUNS), "live migration is not served yet"),
+    "migrate what is off": (("migrate", OFF), f'{ON_VM} "still": VM is not running'),
     "console": (("console", RUNS), "outfitter does not open a console"),
     "userlist": (("userlist", RUNS), "it takes an agent in the guest"),
 }

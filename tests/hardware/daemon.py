@@ -39,8 +39,9 @@ def missing() -> str:
 class Daemon:
     """`folder` keeps all its state, and should have a short name: sockets lie in it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, hostname: str = "") -> None:
+        """`hostname`: its own, for a daemon that VMs migrate to or from; "" for that of this host."""
+        self.folder, self._hostname = folder, hostname
         self._process: subprocess.Popen[bytes] | None = None
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -60,9 +61,11 @@ class Daemon:
         (self.folder / "run" / "libvirtd.pid").unlink(missing_ok=True)
         self._socket.unlink(missing_ok=True)
         binds = " && ".join(f"mkdir -p {there} && mount --bind {self.folder / here} {there}" for here, there in FOLDERS.items())
+        if self._hostname:
+            binds += f" && hostname {self._hostname}"
         with (self.folder / "daemon.log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                ["unshare", "--mount", *(["--uts"] if self._hostname else []), "--propagation", "private", "sh", "-c",
                  f"{binds} && exec {LIBVIRTD} --pid-file {self.folder}/run/libvirtd.pid"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         end = time.monotonic() + PATIENCE
@@ -99,10 +102,10 @@ class Daemon:
 
 
 @contextmanager
-def own() -> Iterator[Daemon]:
+def own(hostname: str = "") -> Iterator[Daemon]:
     """One that runs, and of which nothing is left afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="outfit-"))
-    made = Daemon(folder)
+    made = Daemon(folder, hostname)
     try:
         made.start()
         yield made

@@ -10,7 +10,7 @@ from outfitter.inventory.host_tree import FolderTree
 from tests.hardware import kernel
 from tests.hardware.machine import DONE
 from tests.hardware.steps import Report, expect
-from tests.hardware.story import CARD_MAC, Story, kind_is
+from tests.hardware.story import CARD_MAC, HOT_MAC, Story, kind_is
 
 NIC, NIC_VF = ("8086", "10c9"), ("8086", "10ca")
 NVME = ("1b36", "0010")
@@ -113,6 +113,12 @@ def by_outfitter(report: Report, counts: dict[str, int], disk: str, displays: li
                 expect(kernel.set_on(parent, plugged)[0] != CARD_MAC, True, "its MAC address is another")
                 expect(kernel.set_on(parent, plugged)[1], "", "its VLAN")
                 as_before()
+            with report.step("a virtual function is plugged into a machine that runs, and out of it, and is as it was"):
+                plugged = story.plug_a_card(parent)
+                expect(kernel.set_on(parent, plugged)[0] != HOT_MAC, True, "its MAC address is another")
+                expect(kernel.set_on(parent, plugged)[1], "", "its VLAN")
+                as_before()
+                story.delete_vm("pink")
         with report.step("outfit up ends when it is asked to"):
             expect(story.stop(), 0, "its exit status")
 

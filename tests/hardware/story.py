@@ -14,7 +14,7 @@ from typing import Any
 
 from outfitter.api.kubevirt import device_status
 from tests.e2e.process import Up
-from tests.hardware import embed, kernel
+from tests.hardware import embed, guest, kernel
 from tests.hardware.steps import Report, expect
 
 PATIENCE = 480.0  # everything is emulated twice
@@ -101,6 +101,31 @@ spec:
 """
 
 
+HOT_MAC, HOT_VLAN = "02:00:00:00:78:01", "78"
+HOT = f"""---
+apiVersion: k8s.cni.cncf.io/v1
+kind: NetworkAttachmentDefinition
+metadata: {{{{name: hot, annotations: {{{{k8s.v1.cni.cncf.io/resourceName: {RESOURCE % 'nic'}}}}}}}}}
+spec: {{{{config: '{{{{"type": "sriov", "vlan": {HOT_VLAN}}}}}'}}}}
+---
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {{{{name: pink}}}}
+spec:
+  runStrategy: Always
+  template:
+    spec:
+      terminationGracePeriodSeconds: 0
+      volumes: [{{{{name: root, hostDisk: {{{{path: {{disk}}, type: Disk}}}}}}}}]
+      networks: [{{{{name: default, pod: {{{{}}}}}}}}]
+      domain:
+        memory: {{{{guest: 64Mi}}}}
+        devices:
+          disks: [{{{{name: root, disk: {{{{bus: virtio}}}}}}}}]
+          interfaces: [{{{{name: default, masquerade: {{{{}}}}}}}}]
+"""
+
+
 class Story:
     def __init__(self, report: Report, folder: Path, config: str) -> None:
         """`config` is the configuration file's text; without any, what is bound to vfio-pci is offered."""
@@ -174,6 +199,29 @@ class Story:
         expect(sorted(kernel.groups_of(self.qemu("cyan"))), [kernel.group(address)], "the IOMMU groups that QEMU has open")
         expect(kernel.set_on(parent, address), (CARD_MAC, CARD_VLAN), f"MAC address and VLAN of {address}")
         return address
+
+    def plug_a_card(self, parent: str) -> str:
+        """Plug a virtual function into a VM that runs, and out of it again; which it was. While it is plugged it has a MAC
+        address and a VLAN."""
+        self.up.ok("apply", "-f", "-", stdin=HOT.format(disk=guest.image(ROOT)))
+        self._reach("pink", "Running")
+        expect(kernel.groups_of(self.qemu("pink")), [], "the IOMMU groups that QEMU has open")
+        self.up.ok("vm", "nic", "add", "pink", "hot", "--network", "hot", "--mac", HOT_MAC, "--wait", "--timeout",
+                   f"{PATIENCE:.0f}")
+        [row] = [line for line in self.up.ok("vm", "nic", "list", "pink").splitlines() if line.startswith("hot ")]
+        address = row.split()[-1]
+        expect(sorted(kernel.groups_of(self.qemu("pink"))), [kernel.group(address)], "the IOMMU groups that QEMU has open")
+        expect(kernel.set_on(parent, address), (HOT_MAC, HOT_VLAN), f"MAC address and VLAN of {address}")
+        self.up.ok("vm", "nic", "remove", "pink", "hot", "--wait", "--timeout", f"{PATIENCE:.0f}")
+        expect(kernel.groups_of(self.qemu("pink")), [], "the IOMMU groups that QEMU has open")
+        self.free("pink's card")
+        return address
+
+    def delete_vm(self, name: str) -> None:
+        qemu = self.qemu(name)
+        self.up.ok("delete", "vm", name)
+        wait(lambda: not Path(f"/proc/{qemu}").exists(), f"{name} is off")
+        self.free(name)
 
     def qemu(self, name: str) -> int:
         return embed.pid(ROOT, f"default_{name}")

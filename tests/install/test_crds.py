@@ -119,7 +119,7 @@ def test_columns_are_those_of_the_embedded_server_as_far_as_jsonpath_can() -> No
 
 def test_selectable_fields_have_a_plain_type() -> None:
     selectable = {kind.kind: kind.selectable for kind in KINDS if kind.selectable}
-    assert selectable.keys() == {"VirtualMachineInstance", "VirtualMachineInstanceMigration", "PastBooking"}
+    assert selectable.keys() == {"VirtualMachineInstance", "VirtualMachineInstanceMigration", "LedgerPage", "PastBooking"}
     for kind in KINDS:
         version = crds.definition(kind)["spec"]["versions"][0]
         assert [field["jsonPath"] for field in version.get("selectableFields", ())] == [f".{path}" for path in kind.selectable]

@@ -103,11 +103,11 @@ def _kept(server: Cluster, name: str, obj: Object) -> None:
 
 
 def test_objects_of_the_cases_are_kept_as_they_are_written(server: Cluster, request: pytest.FixtureRequest) -> None:
-    folder = plugin.folder(request.config)
-    if folder is None:
+    folders = plugin.folders(request.config)
+    if not folders:
         pytest.skip("there is no folder of cases: --cases DIR names one")
     count = 0
-    for case in cases.read_all(folder):
+    for case in cases.read_all(*folders):
         given = case.data.get("given")
         for obj in given if isinstance(given, list) else ():
             kind = kinds.of_object(obj) if isinstance(obj, dict) else None

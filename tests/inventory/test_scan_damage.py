@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outfitter.cli import scan as command
-from outfitter.cli import scan_tree
+from outfitter.cli.host import scan as command
+from outfitter.cli.host import scan_tree
 from outfitter.inventory import capture, device_name, pci_ids, scan
 from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 from outfitter.inventory.simulation import hosts_file

@@ -26,6 +26,7 @@ async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[L
     made = Real(request.getfixturevalue("libvirtd"))
     yield made
     await tidy(made)
+    made.remove_bridges()
 
 
 @pytest.fixture

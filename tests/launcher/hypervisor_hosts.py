@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.hardware import daemon, embed, guest
 from tests.hardware.daemon import Daemon
 
 UID, OTHER = "8d1f0a52-3c1e-4f0b-9d35-0f6f5b7f2a11", "4b20d080-1b54-4048-85b3-a6a62d165c01"
+BRIDGES = [f"ofn{os.getpid() % 1000000}{letter}" for letter in "ab"]  # of this process, on the host
 PATIENCE = 300.0  # seconds for what QEMU does; a loaded host takes long
 needs_libvirt = pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")
 
@@ -57,6 +59,14 @@ class Lab(Protocol):
 
     def freeze(self, hypervisor: Hypervisor, uid: str) -> None:
         """Another client pauses it."""
+        ...
+
+    def bridges(self) -> list[str]:
+        """Two that this host has now."""
+        ...
+
+    def taps(self, bridge: str) -> int:
+        """How many are on a bridge."""
         ...
 
     async def up(self, hypervisor: Hypervisor, made: Domain) -> None:
@@ -94,6 +104,12 @@ class Played:
         assert isinstance(hypervisor, Simulated)
         hypervisor.simulate_pause(uid, BY_USER)
 
+    def bridges(self) -> list[str]:
+        return ["br0", "br1"]
+
+    def taps(self, bridge: str) -> int:
+        return sum(path.read_text() == bridge for path in self.folder.glob("*.tap"))
+
     async def up(self, hypervisor: Hypervisor, made: Domain) -> None:
         await hypervisor.start(made)
 
@@ -127,6 +143,22 @@ class Real:
         conn = connection.library().open(self.uri)
         conn.lookupByName("here_blue").suspend()
         conn.close()
+
+    def bridges(self) -> list[str]:
+        for bridge in BRIDGES:
+            if not Path(f"/sys/class/net/{bridge}").exists():
+                made = subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=False, capture_output=True,
+                                      text=True)
+                if made.returncode:
+                    pytest.skip(f"this kernel makes no bridge: {made.stderr.strip()}")
+        return BRIDGES
+
+    def taps(self, bridge: str) -> int:
+        return len(list(Path(f"/sys/class/net/{bridge}/brif").iterdir()))
+
+    def remove_bridges(self) -> None:
+        for bridge in BRIDGES:
+            subprocess.run(["ip", "link", "delete", bridge], check=False, capture_output=True)
 
     async def up(self, hypervisor: Hypervisor, made: Domain) -> None:
         log = self.root / f"{made.name.removeprefix('here_')}.log"

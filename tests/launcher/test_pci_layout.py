@@ -229,7 +229,7 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "a slot beyond": (with_nic("0000:0a:20.0"), "is not a valid address of a guest"),
     "a bus beyond": (with_nic("0000:f0:00.0"), "a guest has the buses 00 to a0"),
     "the chipset": (with_nic("0000:00:1f.0"), "used by the chipset"),
-    "the ports": (with_nic("0000:00:02.0"), "needed for ports of this VM"),
+    "the ports": (with_nic("0000:00:02.0", *OTHERS), "needed for ports of this VM"),
     "the random number generator": (with_nic("0000:00:1e.0", devices={"rng": {}}), "taken by the random number generator"),
     "an expander": (Situation({**with_nic("0000:00:16.0").instance, "spec": {
         **with_nic("0000:00:16.0").instance["spec"], "domain": {

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from outfitter.api import kinds
@@ -19,6 +20,14 @@ from tests.launcher.pod.launcher_process import LauncherProcess, PodFolder
 
 EVERY = 0.02  # seconds between two looks
 SOCKET_AND_STATE = 4  # arguments of the container for folders, which are played by others
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEdits:
+    """What drivers add to a container."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: Mapping[str, Path] = field(default_factory=dict)  # path in the container -> on the host
 
 
 class FakeKubelet:
@@ -38,18 +47,29 @@ class FakeKubelet:
                     await self._sync(pod)
             await asyncio.sleep(EVERY)
 
+    async def prepare(self, pod: Object) -> ContainerEdits | None:
+        """Before its container starts. None: not now. This kubelet knows no drivers."""
+        return ContainerEdits()
+
+    async def unprepare(self, pod: Object) -> bool:
+        """After its container ended. False: not now."""
+        return True
+
     async def _sync(self, pod: Object) -> None:
         name, phase = pod["metadata"]["name"], (pod.get("status") or {}).get("phase")
         launcher, deleted = self.launchers.get(name), pod["metadata"].get("deletionTimestamp")
         if launcher is None:
             if deleted:
                 await self._delete(pod)
-            elif phase == "Pending":
+            elif phase == "Pending" and (edits := await self.prepare(pod)) is not None:
                 started = PodFolder(self._folder, pod["metadata"]["uid"])
                 for path, content in self.files.items():
                     (started.root / path).parent.mkdir(parents=True, exist_ok=True)
                     (started.root / path).write_bytes(content)
-                self.launchers[name] = LauncherProcess(started, *self._arguments_of(pod))
+                for path, source in edits.mounts.items():
+                    (started.root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+                    (started.root / path.lstrip("/")).symlink_to(source)
+                self.launchers[name] = LauncherProcess(started, *self._arguments_of(pod), env=edits.env)
                 await self._write(pod, "Running", {"running": {"startedAt": rfc3339(SystemClock().now())}})
             return
         if (status := launcher.poll()) is None:
@@ -57,7 +77,7 @@ class FakeKubelet:
                 self._signalled.add(name)
                 launcher.signal(signal.SIGTERM)
             return
-        if phase == "Running":
+        if phase == "Running" and await self.unprepare(pod):
             status = 128 - status if status < 0 else status  # as a container's
             ended = {"terminated": {"exitCode": status, "reason": "Error" if status else "Completed",
                                     "message": launcher.ended()[1]}}

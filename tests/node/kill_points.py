@@ -40,7 +40,10 @@ STEPS = {
     ("outfitter.node.pods.own_pods", "end"): "stop",
     ("outfitter.node.claim_bookings", "release"): "release",
     ("outfitter.node.pods.own_pods", "sweep"): "sweep",
-    ("outfitter.controllers.claim_deallocation", "_free"): "free",
+    ("outfitter.node.nic_hotplug", "sync"): "plug",
+    ("outfitter.node.nic_hotplug", "_unplug"): "unplug",
+    ("outfitter.controllers.embedded.attachment_pods", "_sync"): "attachment",
+    ("outfitter.controllers.embedded.claim_deallocation", "_free"): "free",
     ("outfitter.controllers.vmi", "_relaunch"): "relaunch",
 }
 
@@ -162,6 +165,9 @@ class MortalHome(replicas.SharedBackend):
         super().look()
         self.note(self.drivers())
         self.note(self.moved())
+        for host in self.hosts:
+            if isinstance(host.hypervisor, MortalMachines):
+                self.note(host.hypervisor.without_taps())
 
     def moved(self) -> Iterator[str]:
         """What a VM has by a claim of its own, running or stopped, stays its own."""
@@ -210,6 +216,7 @@ class MortalMachines(Simulated):
         """Of what runs, and of what ended and was not put away."""
         for domain in self._domains.values():
             yield from (self._path(domain).name, *([f"{self._path(domain).name}.paused"] if domain.paused else []))
+            yield from (path.name for path in self._taps_of(domain))
         for domain, _ in self._ended.values():
             yield from (self._path(domain).name, f"{self._path(domain).name}.ended")
 
@@ -245,6 +252,30 @@ class MortalMachines(Simulated):
     async def unpause(self, uid: str) -> None:
         with self._home.deaths.point(f"the end of the pause of {uid}"):
             await super().unpause(uid)
+
+    async def attach_interface(self, uid: str, element: str) -> None:
+        with self._home.deaths.point(f"the plug of a NIC into {uid}"):
+            await super().attach_interface(uid, element)
+        self._home.look()
+
+    async def detach_interface(self, uid: str, alias: str) -> float | None:
+        with self._home.deaths.point(f"the unplug of {alias} from {uid}"):
+            return await super().detach_interface(uid, alias)
+
+    async def set_link(self, uid: str, alias: str, *, up: bool) -> None:
+        with self._home.deaths.point(f"the link of {alias} of {uid}"):
+            await super().set_link(uid, alias, up=up)
+
+    async def set_bridge(self, uid: str, alias: str, bridge: str) -> None:
+        with self._home.deaths.point(f"the bridge of {alias} of {uid}"):
+            await super().set_bridge(uid, alias, bridge)
+
+    def without_taps(self) -> Iterator[str]:
+        """NICs on a bridge whose tap is not there."""
+        for domain in self._domains.values():
+            for path, bridge in self._taps_of(domain).items():
+                if not path.exists() or path.read_text() != bridge:
+                    yield f"{domain.name} has a NIC on {bridge} without its tap {path.name}"
 
     async def reset(self, uid: str) -> None:
         with self._home.deaths.point(f"the reset of {uid}"):

@@ -12,7 +12,7 @@ from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
-from outfitter.controllers.claim_deallocation import ClaimDeallocation
+from outfitter.controllers.embedded.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.vm_claims import VmClaims
 from outfitter.errors import NotReady, StartupRefused
 from outfitter.launcher.simulated import Simulated

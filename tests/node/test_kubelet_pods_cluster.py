@@ -4,7 +4,6 @@ with the rights of their service accounts, and a kubelet that runs `outfit launc
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +17,7 @@ from outfitter.api.kubevirt import vmi_actions
 from outfitter.store.clock import SystemClock, rfc3339
 from outfitter.store.kube import Kube
 from tests import kubernetes
-from tests.cluster_roles import ACCOUNTS, NAMESPACE, ClusterRoles
+from tests.cluster_roles import ClusterRoles
 from tests.launcher.pod.launcher_process import PATIENCE
 from tests.node.fake_kubelet import FakeKubelet
 
@@ -75,22 +74,13 @@ async def create(store: Kube) -> None:
         "domain": {"memory": {"guest": "32Mi"}, "devices": {}}}})
 
 
-def agent_access(roles: ClusterRoles) -> Path:
-    """A kubeconfig with a token as the pod of a node agent gets it: bound to that pod, which is on the node."""
-    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    pod = json.loads(roles.cluster.request("POST", pods, {"metadata": {"name": "agent"}, "spec": {
-        "nodeName": NODE, "serviceAccountName": ACCOUNTS["node"], "containers": [{"name": "agent", "image": "outfitter"}]}}))
-    bound = {"apiVersion": "v1", "kind": "Pod", "name": "agent", "uid": pod["metadata"]["uid"]}
-    return roles.kubeconfig(ACCOUNTS["node"], bound)
-
-
 async def test_a_vm_in_a_pod_of_a_kubelet(roles: ClusterRoles, store: Kube) -> None:
     """It runs, is paused, outlives a kill of the node agent, and ends with its guest; then it is deleted."""
     folder = roles.folder.parent
     amounts = {"cpu": "8", "memory": "64Gi", "pods": "110"}
     await store.create(kinds.NODE, {"metadata": {"name": NODE}, "status": {
         "capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}})
-    access = await asyncio.to_thread(agent_access, roles)
+    access = await asyncio.to_thread(roles.agent_kubeconfig, NODE)
     kubelet = FakeKubelet(store, NODE, folder)
     words = ("node", "--node-name", NODE, "--kubelet-dir", str(folder / "kubelet"))
     running = asyncio.ensure_future(kubelet.run())

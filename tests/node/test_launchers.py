@@ -120,7 +120,7 @@ async def test_another_user_may_not_connect(pod: PodFolder) -> None:
     pytest.param([b"{"], "outfitter.bad_request", id="no JSON"),
     pytest.param([b'{"id":1,"method":"state"}'], "outfitter.bad_request", id="no hello"),
     pytest.param([b'{"hello":{"version":"2.0"}}'], "outfitter.hypervisor.away", id="another major version"),
-    pytest.param([b'{"hello":{"version":"1.2"}}'], "outfitter.hypervisor.away", id="two minor versions ahead"),
+    pytest.param([b'{"hello":{"version":"1.3"}}'], "outfitter.hypervisor.away", id="two minor versions ahead"),
     pytest.param([b'{"hello":{"version":"one"}}'], "outfitter.hypervisor.away", id="no version"),
     pytest.param([b'{"hello":{"version":"1.0"}}', b"x" * (protocol.MAX_MESSAGE + 2)], "outfitter.bad_request", id="too long"),
     pytest.param([b'{"hello":{"version":"1.0"}}', b'{"id":"one"}'], "outfitter.bad_request", id="an id that is no number"),
@@ -140,11 +140,11 @@ async def test_a_peer_that_says_nothing_is_disconnected(pod: PodFolder) -> None:
 async def test_one_minor_version_of_skew_is_accepted_and_what_is_not_known_ignored(pod: PodFolder) -> None:
     async with served(pod):
         reader, writer = await asyncio.open_unix_connection(pod.socket)
-        writer.write(b'{"hello":{"version":"1.1","mood":"good"}}\n{"id":7,"method":"state","params":{"more":1},"trace":"x"}\n'
+        writer.write(b'{"hello":{"version":"1.2","mood":"good"}}\n{"id":7,"method":"state","params":{"more":1},"trace":"x"}\n'
                      b'{"id":8,"method":"teleport"}\n{"id":9,"method":"pause","params":{"uid":"x"}}\n')
         answers = [json.loads(await reader.readline()) for _ in range(4)]
         writer.close()
-    assert answers[:2] == [{"hello": {"version": "1.0"}}, {"id": 7, "result": {}}]
+    assert answers[:2] == [{"hello": {"version": "1.1"}}, {"id": 7, "result": {}}]
     assert [(answer["id"], answer["error"]["code"]) for answer in answers[2:]] == [
         (8, "outfitter.bad_request"), (9, "outfitter.hypervisor.rejected")]
 

@@ -61,6 +61,7 @@ class Ran:
 class LifecycleScenario(Scene):
     """Hosts, a store, and a product that is started again whenever it dies."""
 
+    hosts_text, config, device_count = HOSTS, CONFIG, DEVICES
     home: MortalHome
     clock: ManualClock
     folder: Path
@@ -123,7 +124,7 @@ class LifecycleScenario(Scene):
     def plug_in(self) -> None:
         """As a new process finds its hosts: what the last one kept in memory is gone."""
         hosts = []
-        for made in app.simulated_hosts(hosts_file.parse(HOSTS).hosts, self.folder, CONFIG):
+        for made in app.simulated_hosts(hosts_file.parse(self.hosts_text).hosts, self.folder, self.config):
             machines = MortalMachines(self.folder / "domains" / made.name, self.home, self.ignoring_shutdown)
             host = replace(made, hypervisor=machines)
             assert host.env is not None
@@ -134,7 +135,7 @@ class LifecycleScenario(Scene):
         books.names = {(host.name, address): name for host in hosts for address, name in _names(host).items()}
         books.domains = {host.name: machines.running.values() for host, machines in self.hypervisors()}
         books.served = [host.name for host in hosts]
-        self.product = app.Embedded(self.home, hosts, clock=self.clock, config=CONFIG)
+        self.product = app.Embedded(self.home, hosts, clock=self.clock, config=self.config)
 
     def hypervisors(self) -> Iterator[tuple[AgentHost, MortalMachines]]:
         for host in self.home.hosts:
@@ -263,8 +264,8 @@ class LifecycleScenario(Scene):
     def _places(self) -> Iterator[str]:
         """No VMI waits for a device while one is free, and VMs say how they are."""
         waiting = [pod["metadata"]["name"] for pod in self.home.books.all(kinds.POD) if not pod["spec"].get("nodeName")]
-        if waiting and len(self.home.books.bookings) < DEVICES:
-            yield f"{waiting} wait, and only {len(self.home.books.bookings)} of {DEVICES} devices are taken"
+        if waiting and len(self.home.books.bookings) < self.device_count:
+            yield f"{waiting} wait, and only {len(self.home.books.bookings)} of {self.device_count} devices are taken"
         for vm in self.home.books.all(kinds.VM):
             name, said = vm["metadata"]["name"], (vm.get("status") or {}).get("printableStatus")
             instance = self.home.books.objects[kinds.VMI].get(("here", name))

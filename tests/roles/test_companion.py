@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.kubelet.claim_driver import ClaimDriver, ClaimReference
+from outfitter.node.pool_pages import PoolPages
 from outfitter.roles import controller, node
 from outfitter.roles import hosts as host_setup
 from outfitter.roles.controller import cluster_controllers
@@ -28,6 +29,7 @@ from outfitter.roles.node import HostAgents
 from outfitter.store.base import Create, Delete, Replace, Store, Write
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
+from tests.roles.audit_writes import leaves
 
 HOST, NAMESPACE, DRIVER = "node-a", "here", "pci.outfitter.dev"
 HOSTS = f"""
@@ -37,8 +39,6 @@ hosts:
   pci: [{{address: 0000:65:00.0, vendor: 10de, product: 2204, class: 030000, driver: nouveau, iommuGroup: 20}}]
 """
 DEVICE = "pci-0000-65-00-0"
-SET_BY_SERVER = ("resourceVersion", "uid", "generation", "creationTimestamp", "managedFields", "deletionTimestamp",
-                 "deletionGracePeriodSeconds")
 # What KubeVirt writes, as path prefixes ("": all of the kind). virt-controller: VMs (status, finalizers, spec of hotplug), VMIs
 # (labels, spec.networks and interfaces, status, until 1.7 also status.deviceStatus), migrations, launcher pods (created,
 # labelled, deleted). virt-handler: status of VMIs (phase, conditions, interfaces, migrationState), labels and annotations of
@@ -50,16 +50,6 @@ KUBEVIRT_WRITES: dict[Kind, tuple[str, ...]] = {
                  "metadata.annotations.kubevirt.io"),
 }
 Field = tuple[Kind, str]
-
-
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field with its value; a list is one value."""
-    if isinstance(value, dict) and value:
-        for key, below in value.items():
-            if not (path == "metadata" and key in SET_BY_SERVER):
-                yield from leaves(below, f"{path}.{key}" if path else key)
-    elif path not in ("apiVersion", "kind", "metadata.name", "metadata.namespace"):
-        yield path, value
 
 
 class RecordedStore:
@@ -130,8 +120,7 @@ class SharedCluster:
         self.agents = HostAgents(self.context, [host], vms=not companion)
         controllers = cluster_controllers(self.context, config.DEFAULT, companion=companion)
         self.manager = ControllerManager(self.context, [*controllers, *self.agents.controllers])
-        bookings = ClaimBookings(self.context.store, self.agents.preparation, self.context.informer(kinds.LEDGER_PAGE),
-                                 clock=self.clock)
+        bookings = ClaimBookings(self.context.store, self.agents.preparation, PoolPages(self.context.store), clock=self.clock)
         self.driver = ClaimDriver(self.context.store, self.agents.hosts[0], bookings, self.agents.preparation, clock=self.clock,
                                   events=self.context.events)
 

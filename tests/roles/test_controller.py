@@ -29,6 +29,7 @@ class StoreConnection:
 
     def __init__(self, store: Memory) -> None:
         self._store, self.broken = store, False
+        self.limiter = None  # it is not one of HTTP
 
     def __getattr__(self, name: str) -> Any:
         if self.broken:
@@ -40,7 +41,7 @@ class RunningReplica:
     def __init__(self, store: Memory, clock: ManualClock, **settings: Any) -> None:
         self.connection = StoreConnection(store)
         self.process = RoleProcess(ROLES["controller"], Settings(**settings), DEFAULT, 0.0, clock=clock)
-        self.replica = Replica(self.process, cast(Kube, self.connection))
+        self.replica = Replica(self.process, cast(Kube, self.connection), cast(Kube, self.connection))
         self.task = asyncio.create_task(self.replica.run())
 
     @property

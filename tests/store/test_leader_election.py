@@ -22,13 +22,24 @@ class Moody(Memory):
     """Answers, fails or does not answer, as its mood is set."""
 
     mood = "well"
+    reads = 0
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
+        self.reads += 1
+        await self._answer()
+        return await super().get(kind, name, namespace)
+
+    async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+        await self._answer()
+        return await super().replace(kind, obj, subresource=subresource, dry_run=dry_run)
+
+    async def _answer(self) -> None:
         if self.mood == "silent":
             await asyncio.get_running_loop().create_future()
         if self.mood == "failing":
             raise errors.Unavailable("no")
-        return await super().get(kind, name, namespace)
+        if self.mood == "slow":
+            await self.clock.sleep(4.5)
 
 
 class Work:
@@ -108,6 +119,22 @@ async def test_who_renews_keeps_it(store: Moody, clock: ManualClock) -> None:
         clock.advance(10)
 
 
+async def test_the_holder_renews_without_reading(store: Moody, clock: ManualClock) -> None:
+    ann, bob = lease(store, "ann", clock), lease(store, "bob", clock)
+    assert await ann.acquire()
+    store.reads = 0
+    clock.advance(2)
+    assert await ann.acquire()
+    assert (store.reads, (await spec(store))["renewTime"]) == (0, "2026-01-01T00:00:02.000000Z")
+    assert not await bob.acquire()
+    clock.advance(TERMS.duration)
+    assert await bob.acquire()
+    assert not await ann.acquire(), "it was taken meanwhile"
+    assert (await spec(store))["holderIdentity"] == "bob"
+    await Memory.delete(store, LEASE, "leader", "default")
+    assert await bob.acquire(), "deleted: created again"
+
+
 async def test_lease_age_counts_from_when_it_was_observed(store: Moody, clock: ManualClock) -> None:
     old = {"holderIdentity": "ann", "leaseDurationSeconds": 15, "renewTime": "2001-01-01T00:00:00.000000Z"}
     await store.create(LEASE, {"metadata": {"name": "leader", "namespace": "default"}, "spec": old})
@@ -175,6 +202,20 @@ async def test_second_candidate_leads_when_the_first_is_gone(store: Moody, clock
     await asyncio.gather(holding, waiting, return_exceptions=True)
 
 
+async def test_a_candidate_looks_when_the_lease_ends(store: Moody, clock: ManualClock) -> None:
+    """Not at the next of its regular looks, which would be a second later."""
+    work = Work()
+    await lease(store, "ann", clock).acquire()
+    waiting = asyncio.create_task(lease(store, "bob", clock).hold(work))
+    await settle()
+    await tick(clock, TERMS.duration - 1)
+    assert not work.running
+    await tick(clock, 1)
+    assert work.running
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 @pytest.mark.parametrize("mood", ["failing", "silent"])
 async def test_work_stops_before_another_may_begin(store: Moody, clock: ManualClock, mood: str) -> None:
     work = Work()
@@ -199,6 +240,17 @@ async def test_a_short_failure_stops_nothing(store: Moody, clock: ManualClock) -
         store.mood = mood
         await tick(clock, 6)
         assert work.running
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
+
+
+async def test_a_leader_of_a_slow_server_keeps_the_lease(store: Moody, clock: ManualClock) -> None:
+    work = Work()
+    holding = asyncio.create_task(lease(store, "ann", clock).hold(work))
+    await settle()
+    store.mood = "slow"
+    await tick(clock, 120)
+    assert (work.running, work.cancelled) == (True, False)
     holding.cancel()
     await asyncio.gather(holding, return_exceptions=True)
 

@@ -18,10 +18,10 @@ from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.validate import (
     bounds,
-    claim_status,
     config_data,
     flavors,
     kubevirt,
+    migrations,
     names,
     pages,
     pods,
@@ -32,6 +32,7 @@ from outfitter.api.validate import (
     vms,
     warnings,
 )
+from outfitter.api.validate.dra import claim_status, pool_status_requests
 from outfitter.api.write_request import WriteRequest
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, shortened
 
@@ -72,6 +73,11 @@ def _taint_rule(obj: Object) -> None:
     taint = (obj.get("spec") or {}).get("taint") if isinstance(obj.get("spec"), dict) else None
     if isinstance(taint, dict) and obj.get("metadata", {}).get("creationTimestamp"):
         _default(taint, "timeAdded", obj["metadata"]["creationTimestamp"])
+
+
+def _pool_status_request(obj: Object) -> None:
+    if isinstance(spec := obj.get("spec"), dict):
+        _default(spec, "limit", pool_status_requests.DEFAULT_LIMIT)
 
 
 def _claim(obj: Object) -> None:
@@ -117,7 +123,10 @@ def _vmi_finalizer(obj: Object) -> None:
         obj["metadata"]["finalizers"] = [*have, vm.FINALIZER]
 
 
-CREATE_DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {kinds.VMI: _vmi_finalizer}  # applied at creation only
+CREATE_DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {  # applied at creation only
+    kinds.VMI: _vmi_finalizer,
+    kinds.MIGRATION: migrations.with_defaults,
+}
 DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.NAMESPACE: _namespace,
     kinds.POD: _pod,
@@ -125,6 +134,7 @@ DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.RESOURCE_CLAIM: _claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: _claim_template,
     kinds.DEVICE_TAINT_RULE: _taint_rule,
+    kinds.POOL_STATUS_REQUEST: _pool_status_request,
 }
 CHECKS: Mapping[Kind, Check] = {
     kinds.CONFIG_MAP: config_data.config_map,
@@ -133,6 +143,7 @@ CHECKS: Mapping[Kind, Check] = {
     kinds.NODE: pods.node,
     kinds.DEVICE_CLASS: resources.device_class,
     kinds.DEVICE_TAINT_RULE: resources.taint_rule,
+    kinds.POOL_STATUS_REQUEST: pool_status_requests.request,
     kinds.RESOURCE_CLAIM: resources.claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.claim_template,
     kinds.RESOURCE_SLICE: slices.resource_slice,
@@ -145,18 +156,21 @@ CHECKS: Mapping[Kind, Check] = {
 CONFIG_CHECKS: Mapping[Kind, Callable[[Mapping[str, Any], KubeVirtConfig], Iterator[Cause]]] = {
     kinds.VMI: vms.vmi,
     kinds.VM: vms.vm,
-    kinds.MIGRATION: vms.migration,
 }
 WARNINGS: Mapping[Kind, Warn] = {
     kinds.VMI: warnings.vmi_warnings,
     kinds.VM: warnings.vm_warnings,
     kinds.KUBEVIRT: lambda obj, config, look: kubevirt.config_warnings(obj),
 }
-STATUS_UPDATE_CHECKS: Mapping[Kind, Compare] = {kinds.RESOURCE_CLAIM: claim_status.changed}
+STATUS_UPDATE_CHECKS: Mapping[Kind, Compare] = {
+    kinds.RESOURCE_CLAIM: claim_status.changed,
+    kinds.POOL_STATUS_REQUEST: pool_status_requests.changed_status,
+}
 STATUS_CHECKS: Mapping[Kind, Check] = {  # for writes of the status subresource
     kinds.NODE: pods.node_status,
     kinds.POD: pods.pod_status,
     kinds.RESOURCE_CLAIM: claim_status.claim_status,
+    kinds.POOL_STATUS_REQUEST: pool_status_requests.request_status,
 }
 UPDATE_CHECKS: Mapping[Kind, Compare] = {
     kinds.CONFIG_MAP: config_data.unchanged("data", "binaryData"),
@@ -164,6 +178,7 @@ UPDATE_CHECKS: Mapping[Kind, Compare] = {
     kinds.RESOURCE_SLICE: slices.changed,
     kinds.RESOURCE_CLAIM: resources.unchanged_spec,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.unchanged_spec,
+    kinds.POOL_STATUS_REQUEST: resources.unchanged_spec,
 }
 PLAIN_LABEL_NAMES = (kinds.NAMESPACE,)
 UNDELETABLE = ("default", "kube-system")  # namespaces that always exist
@@ -259,6 +274,8 @@ class AdmissionRules:
                 yield from STATUS_UPDATE_CHECKS[kind](new, change.old)
         if kind == kinds.VMI:
             yield from vms.phase(new, change.old)
+        if kind == kinds.MIGRATION and change.subresource == "":
+            yield from migrations.check(change, by_user=_by_user(change))
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
         if kind == kinds.LEDGER_PAGE and new is change.new:  # else it has malformed entries, which are missing here
@@ -358,6 +375,8 @@ def _config_causes(change: WriteRequest, new: Object) -> Iterator[Cause]:
             return
     same = change.kind == kinds.VM and change.old is not None and all(
         (new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in vms.BUILT_FROM)
+    if change.old is None:
+        yield from vms.at_creation(change.kind.kind, new)
     for cause in CONFIG_CHECKS[change.kind](new, config):
         if not (same and cause.field.startswith(vms.BUILT_AT)):
             yield cause

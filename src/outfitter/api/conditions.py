@@ -10,6 +10,7 @@ from outfitter.api.kinds import Object
 
 UNRELEASED = "DevicesUnreleased"  # of a pod that has ended and still holds devices: the message says why
 START_REFUSED = "StartRefused"  # reason of a Node's Ready: its host must not start with its configuration; the message says why
+INTERFACES = "InterfacesReady"  # of a VMI, False while an interface is to be plugged or unplugged: reason is a rejection code
 GATES_IN_USE = "DisabledGatesInUse"  # of the KubeVirt object
 
 

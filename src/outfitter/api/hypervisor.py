@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt.network_info import Wire
 
 DRIVES = "/var/run/outfitter/drives"  # default folder of config drive images
 
@@ -35,6 +36,21 @@ IO_ERROR = Paused("PausedIOError", "VMI was paused, low-level IO error detected"
 
 
 @dataclass(frozen=True, slots=True)
+class DomainNic:
+    """A network interface that a domain of ours has now."""
+
+    alias: str  # by which it is unplugged: "ua-red", of a VF "ua-sriov-fast"
+    name: str  # that of its interface in the VMI; followed by "_" where another device had the alias
+    type: str = ""  # as in `network_info.Wire`; "": its tap was made by a network plugin
+    mac: str = ""
+    link_up: bool = True
+    bridge: str = ""  # of the host, on which the hypervisor has made its tap
+    tap: str = ""
+    address: str = ""  # PCI address of its VF
+    vlan: int | None = None  # of its VF
+
+
+@dataclass(frozen=True, slots=True)
 class Domain:
     """A libvirt domain, running or to be started."""
 
@@ -43,10 +59,37 @@ class Domain:
     xml: str
     devices: tuple[str, ...] = ()  # host devices: PCI addresses and UUIDs of mediated devices
     foreign: bool = False  # not started by Outfitter: neither it nor its devices are touched
+    nics: tuple[DomainNic, ...] = field(default=(), compare=False)
     guest_metadata: str = field(default="", compare=False)  # metadata of the config drive: identity and tagged devices
     drive: Drive | None = field(default=None, compare=False)  # the cloud-init data source
     skipped: tuple[str, ...] = field(default=(), compare=False)  # fields that a simulated domain skips
     paused: Paused | None = field(default=None, compare=False)  # vCPUs are paused; in `start`: start it paused
+    migrating: bool = field(default=False, compare=False)  # stopped for the last part of a migration, or arriving by one
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationTarget:
+    """Where a domain migrates to, as the target's hypervisor reports it and the source's receives it."""
+
+    address: str  # a URI of libvirt, or of a simulated hypervisor
+    drive: str = ""  # path of its config drive there; "" for none
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationLimits:
+    bandwidth: int = 0  # bytes per second; 0: no limit
+    auto_converge: bool = False  # slow the guest down if its memory changes faster than it is copied
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationJob:
+    """A domain that is being copied to another host, or could not be."""
+
+    total: int = 0  # bytes of memory
+    remaining: int = 0
+    processed: int = 0  # copied so far, repetitions included
+    iteration: int = 0  # how often changed memory was copied again
+    failed: str = ""  # why it has ended without success: the domain runs on here
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +146,56 @@ class Hypervisor(Protocol):
         """Asks the guest to reboot. HypervisorError: the guest cannot be asked, with the reason."""
         ...
 
+    async def attach_interface(self, uid: str, element: str) -> None:
+        """Plugs a NIC, the XML of its element, into a running domain, and makes its tap; one with its alias is left as it is.
+        HypervisorError: the hypervisor rejects it, with the reason; nothing is left of it."""
+        ...
+
+    async def detach_interface(self, uid: str, alias: str) -> float | None:
+        """Asks the guest to release a NIC. None: it is gone, with its tap; MAC address and VLAN of a VF are reset. A number:
+        call again when the domain has changed, or after that many seconds. HypervisorError: not possible, with the reason."""
+        ...
+
+    async def set_link(self, uid: str, alias: str, *, up: bool) -> None:
+        """Sets the link state that the guest sees of a NIC. HypervisorError: not possible, with the reason."""
+        ...
+
+    async def set_bridge(self, uid: str, alias: str, bridge: str) -> None:
+        """Moves the tap of a NIC to another bridge; the guest keeps the NIC. HypervisorError: not possible, with the reason."""
+        ...
+
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
         """Ends a domain of ours and undefines it. With a grace period in seconds its guest is asked to shut down first, and the
         domain is destroyed when the period has passed since the first call; a paused domain is destroyed at once. None: it is
         gone. A number: call again when it has ended, or after that many seconds."""
+        ...
+
+    # -- live migration: called on the target, then on the source
+
+    async def prepare_incoming(self, domain: Domain) -> MigrationTarget:
+        """Have ready what a domain needs that will arrive here, as `domain` describes it on this host. HypervisorError: it
+        cannot arrive, with the reason."""
+        ...
+
+    async def incoming(self) -> frozenset[str]:
+        """VMI uids for which `prepare_incoming` was called and that have neither arrived nor been cancelled."""
+        ...
+
+    async def cancel_incoming(self, uid: str) -> None:
+        """Undo `prepare_incoming`, and end a domain that is arriving. One that has arrived is left as it is."""
+        ...
+
+    async def migrate(self, uid: str, target: MigrationTarget, limits: MigrationLimits) -> None:
+        """Begin to copy a running domain; a copy that has begun is left as it is. It ends by itself: the domain is gone from
+        here and runs on the target, or `migration` reports why not. HypervisorError: it cannot be begun, with the reason."""
+        ...
+
+    async def migration(self, uid: str) -> MigrationJob | None:
+        """How far the copy is, also one that an earlier process began; None: there is none."""
+        ...
+
+    async def abort_migration(self, uid: str) -> None:
+        """End the copy; the domain runs on here, unless it has left already. One that has failed is forgotten."""
         ...
 
     def on_change(self, callback: Callable[[str], None]) -> None:
@@ -117,6 +206,13 @@ class Hypervisor(Protocol):
     async def close(self) -> None:
         """Disconnects; the domains keep running."""
         ...
+
+
+class NicBuilder(Protocol):
+    """Builds the element of interface `name` of a VMI for its domain, which runs with the XML `running`. HypervisorError: it
+    cannot be plugged, with the reason."""
+
+    def __call__(self, running: str, instance: Object, name: str, wire: Wire) -> str: ...
 
 
 class Builder(Protocol):

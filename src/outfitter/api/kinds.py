@@ -89,19 +89,22 @@ RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices"
                       older=DRA_OLDER, selectable=("spec.nodeName", "spec.driver"), indexed="spec.pool.name")
 DEVICE_TAINT_RULE = Kind("resource.k8s.io", "v1beta2", "DeviceTaintRule", "devicetaintrules", namespaced=False,
                          older=("v1alpha3",))
+# Asks once for the counts of a driver's pools. A cluster has it from 1.36 on, where the gate DRAResourcePoolStatus is on.
+POOL_STATUS_REQUEST = Kind("resource.k8s.io", "v1alpha3", "ResourcePoolStatusRequest", "resourcepoolstatusrequests",
+                           namespaced=False, counts_generations=False)
 VMI = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", short=("vmi", "vmis"),
                 categories=("all",), older=("v1alpha3",), builtin=False, selectable=("status.nodeName", "status.phase"))
 VM = Kind("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", short=("vm", "vms"), categories=("all",),
                older=("v1alpha3",), builtin=False)
 MIGRATION = Kind("kubevirt.io", "v1", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations",
                  short=("vmim", "vmims"), categories=("all",), older=("v1alpha3",), builtin=False,
-                 selectable=("spec.vmiName", "status.phase"))
+                 selectable=("spec.vmiName", "status.phase"), indexed="spec.vmiName")
 KUBEVIRT = Kind("kubevirt.io", "v1", "KubeVirt", "kubevirts", short=("kv", "kvs"), categories=("all",), older=("v1alpha3",),
                 builtin=False)
 NETWORK_ATTACHMENT = Kind("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", "network-attachment-definitions",
                           short=("net-attach-def",), has_status=False, builtin=False)
 LEDGER_PAGE = Kind("outfitter.dev", "v1alpha1", "LedgerPage", "ledgerpages", namespaced=False, short=("page", "pages"),
-                   has_status=False, builtin=False)
+                   has_status=False, builtin=False, selectable=("spec.host",))
 PAST_BOOKING = Kind("outfitter.dev", "v1alpha1", "PastBooking", "pastbookings", namespaced=False, short=("past",),
                     has_status=False, builtin=False, selectable=("spec.host",))
 PROVIDER_TREE = Kind("outfitter.dev", "v1alpha1", "ProviderTree", "providertrees", namespaced=False, has_status=False,
@@ -115,8 +118,8 @@ POOL_STATUS = Kind("status.outfitter.dev", "v1alpha1", "PoolStatus", "poolstatus
 
 ALL: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,
-    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, DEVICE_TAINT_RULE, VMI, VM, MIGRATION,
-    KUBEVIRT, NETWORK_ATTACHMENT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING, FLAVOR,
+    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, DEVICE_TAINT_RULE, POOL_STATUS_REQUEST, VMI, VM,
+    MIGRATION, KUBEVIRT, NETWORK_ATTACHMENT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING, FLAVOR,
 )
 
 

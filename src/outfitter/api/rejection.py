@@ -118,6 +118,11 @@ class RejectionCode(enum.StrEnum):
     # A running VM.
     DEVICE_VANISHED = "DeviceVanished"
     DEVICE_NOT_PUBLISHED = "DeviceNotPublished"
+    NO_PCI_PORT = "NoPciPort"
+    NIC_KEPT_BY_GUEST = "NicKeptByGuest"
+    NIC_NOT_PLUGGED = "NicNotPlugged"
+    VF_NOT_BOOKED = "VfNotBooked"
+    VM_MIGRATES = "VmMigrates"
     # Start of the VM.
     NETWORK_NOT_READY = "NetworkNotReady"
     SECRET_MISSING = "SecretMissing"

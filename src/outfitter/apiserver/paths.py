@@ -41,11 +41,12 @@ ONE: Mapping[str, str] = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH":
 SUBRESOURCES: Mapping[str, Mapping[str, str]] = {
     "status": {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch"},
     "finalize": {"PUT": "update"},
-    **{action: {"PUT": "update"} for action in (*vm_actions.ACTIONS, *vmi_actions.ACTIONS)},
+    **{action: {"PUT": "update"} for action in (*vm_actions.ACTIONS, vm_actions.MIGRATE, *vmi_actions.ACTIONS)},
 }
 # Where KubeVirt's tools ask for actions: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{action}.
 ACTIONS_GROUP = vm_actions.GROUP
-ACTIONS: Mapping[Kind, tuple[str, ...]] = {kinds.VM: vm_actions.ACTIONS, kinds.VMI: vmi_actions.ACTIONS}
+ACTIONS: Mapping[Kind, tuple[str, ...]] = {
+    kinds.VM: (*vm_actions.ACTIONS, vm_actions.MIGRATE), kinds.VMI: vmi_actions.ACTIONS}
 # What KubeVirt's tools also ask there, and why it is not to be had.
 UNSERVED: Mapping[str, str] = {
     **dict.fromkeys(("console", "vnc", "usbredir", "vsock", "portforward"),
@@ -54,7 +55,7 @@ UNSERVED: Mapping[str, str] = {
                     "outfitter speaks with none"),
     **dict.fromkeys(("addvolume", "removevolume", "memorydump", "removememorydump", "backup", "redefine-checkpoint"),
                     "outfitter does not keep disks"),
-    **dict.fromkeys(("migrate", "evacuate"), "live migration is not served yet"),
+    "evacuate": "VMs are not moved away from a host that is drained yet: migrate them",
     "sev": "VMs with encrypted memory are not supported",
     "expand-spec": "there are no instance types here that could be written out",
     "objectgraph": "use outfit why, which shows what a VM holds and waits for",

@@ -50,7 +50,10 @@ async def act(store: Memory, request: Request) -> Response:
 
 def _apply(transaction: Transaction, target: RequestPath, decide: Decide) -> None:
     for change in decide(lambda kind: transaction.get_object(kind, target.namespace, target.name)):
-        _merge(transaction, target, change)
+        if change.creates:
+            transaction.create(change.kind, change.patch)
+        else:
+            _merge(transaction, target, change)
 
 
 def _merge(transaction: Transaction, target: RequestPath, change: ObjectPatch) -> None:

@@ -31,7 +31,8 @@ PATCHES: Mapping[str, base.PatchType] = {
 APPLY = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 # A delete of these answers with the object as it was last; of the others, with a Status.
 RETURNS_OBJECT = frozenset({kinds.POD, kinds.SERVICE_ACCOUNT, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM,
-                            kinds.RESOURCE_CLAIM_TEMPLATE, kinds.RESOURCE_SLICE, kinds.DEVICE_TAINT_RULE})
+                            kinds.RESOURCE_CLAIM_TEMPLATE, kinds.RESOURCE_SLICE, kinds.DEVICE_TAINT_RULE,
+                            kinds.POOL_STATUS_REQUEST})
 
 Verb = Callable[[Memory, Request], Awaitable[Response]]
 

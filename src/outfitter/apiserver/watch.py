@@ -17,7 +17,7 @@ from outfitter.apiserver import status, verbs
 from outfitter.apiserver.render import Renderer
 from outfitter.apiserver.request import Request
 from outfitter.errors import Expired, OutfitterError
-from outfitter.store.base import EventType
+from outfitter.store.base import INITIAL_EVENTS_END, EventType
 from outfitter.store.memory import Memory, revision_number
 from outfitter.store.watch_cache import ObjectChange, Record, Watcher
 
@@ -29,7 +29,6 @@ PIECE = 64 << 10  # bytes of events in one piece, about; a client that does not 
 BOOKMARK_EVERY = 60.0  # seconds
 BEFORE_END = 2.0  # seconds before the end at which the last bookmark is sent
 LONGEST = 3600.0  # seconds that a watch lives when the client does not say
-INITIAL_END = "k8s.io/initial-events-end"
 
 
 class Watch:
@@ -102,7 +101,7 @@ class Watch:
             self._watcher.end()
         yield from _pieces(self._added(record) for record in records)
         if self._mark_initial:
-            yield self._bookmark(since, {INITIAL_END: "true"})
+            yield self._bookmark(since, {INITIAL_EVENTS_END: "true"})
 
     def _added(self, record: Record) -> bytes:
         if self._renderer.plain:

@@ -118,7 +118,7 @@ def flavor(file: Path, specs: tuple[str, ...], vcpus: int, how: str) -> None:
 
 def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Iterator[tuple[str, Tree]]:
     """The hosts to check, by name."""
-    from outfitter.cli import scan  # noqa: PLC0415
+    from outfitter.cli.host import scan  # noqa: PLC0415
     from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415
 
     if simulation is None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 import yaml
 
-from outfitter.cli import scan
 from outfitter.cli.client import Client, default_data
+from outfitter.cli.host import scan
 from outfitter.doctor import cluster_checks, cluster_state, host_checks, host_state
 from outfitter.doctor.codes import CODES
 from outfitter.doctor.expected import from_manifests

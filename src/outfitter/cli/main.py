@@ -16,8 +16,10 @@ import click
 import outfitter
 from outfitter.cli import broken_pipe, params
 from outfitter.cli.config import config
+from outfitter.cli.host.scan import scan
 from outfitter.cli.install.command import install
-from outfitter.cli.scan import scan
+from outfitter.cli.vm import migrate_command
+from outfitter.cli.vm.nic_group import nic
 from outfitter.errors import Invalid, OutfitterError
 
 Up = Callable[..., None]
@@ -77,6 +79,8 @@ def commands(up: Up, roles: Sequence[click.Command] = ()) -> click.Group:
                   help="Which devices the hosts offer and how they are counted (default: devices bound to vfio-pci).")
     @click.option("--hypervisor", metavar="libvirt|simulated|URI",
                   help="Hypervisor for the VMs of this host (default: libvirt where it runs, else simulated).")
+    @click.option("--host", "listed", multiple=True, metavar="NAME=URI[,root=DIR]",
+                  help="A host with a libvirt and a tree (root) of its own; may be repeated (default: this host alone).")
     @click.option("--kubeconfig", type=params.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
                   help="Also write the kubeconfig to this file (default: only to DIR/kubeconfig).")
     @click.option("--accept-lost-writes", is_flag=True,
@@ -86,13 +90,13 @@ def commands(up: Up, roles: Sequence[click.Command] = ()) -> click.Group:
     @click.option("-v", "--verbose", is_flag=True, help="Log more.")
     def up_command(
         *, data: Path | None, port: int, simulation: str | None, settings: Path | None, hypervisor: str | None,
-        kubeconfig: Path | None, accept_lost_writes: bool, limits: tuple[str, ...], verbose: bool
+        listed: tuple[str, ...], kubeconfig: Path | None, accept_lost_writes: bool, limits: tuple[str, ...], verbose: bool
     ) -> None:
         """Run the whole product here, in one process."""
         from outfitter.cli.client import default_data  # noqa: PLC0415
 
         up(data=data or default_data(), port=port, simulation=simulation, settings=settings, hypervisor=hypervisor,
-           kubeconfig=kubeconfig, accept_lost_writes=accept_lost_writes, limits=limits, verbose=verbose)
+           kubeconfig=kubeconfig, accept_lost_writes=accept_lost_writes, limits=limits, listed=listed, verbose=verbose)
 
     for command in (*roles, _get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
                     _device, _history, _providers, scan, config, _doctor, install, _version):
@@ -165,7 +169,7 @@ def _describe(context: click.Context, words: tuple[str, ...]) -> None:
 
 
 @click.command("why")
-@click.argument("words", nargs=-1, required=True, metavar="[vm/|vmi/|pod/|claim/]NAME")
+@click.argument("words", nargs=-1, required=True, metavar="[vm/|vmi/|pod/|claim/|vmim/]NAME")
 @click.option("-l", "--long", is_flag=True, help="List every host and every device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show it (default: text).")
@@ -176,8 +180,8 @@ def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
     _run_command(context, "why.why", words, **options)
 
 
-@click.command("plan")
-@click.option("-f", "--filename", "files", multiple=True, required=True, type=params.Named(), metavar="FILE|DIR|-",
+@click.group("plan", invoke_without_command=True)
+@click.option("-f", "--filename", "files", multiple=True, type=params.Named(), metavar="FILE|DIR|-",
               help="What to plan for.")
 @click.option("-l", "--long", is_flag=True, help="List every host and every device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
@@ -186,7 +190,23 @@ def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
 @click.pass_context
 def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> None:
     """Show where VMs would go and which devices they would get."""
+    if context.invoked_subcommand is not None:
+        return
+    if not files:
+        raise click.UsageError("Missing option '-f' / '--filename'.")
     _run_command(context, "plan.plan", files, **options)
+
+
+@_plan.command("migrate")
+@click.argument("name")
+@click.option("--to", metavar="HOST", help="The host to migrate to (default: any that can take it).")
+@click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
+              help="How to show it (default: text).")
+@params.connection_options
+@click.pass_context
+def _plan_migrate(context: click.Context, /, name: str, **options: Any) -> None:
+    """Show where a running VM would migrate to, or why it cannot."""
+    _run_command(context, "vm.plan_migrate.migrate", name, **options)
 
 
 @click.command("domxml")
@@ -229,6 +249,7 @@ STATES = ("free", "held", "reserved", "quarantined", "unclean", "unlisted", "van
               help=f"Only those in this state: {', '.join(STATES)}. May be given several times.")
 @click.option("-o", "--output", "how", type=click.Choice(["table", "wide", "tree", "json"]), default="table",
               help="How to show them (default: table).")
+@click.option("--driver", "drivers", multiple=True, metavar="DRIVER", help="Only devices of this driver; may be repeated.")
 @click.option("--all", "everything", is_flag=True, help="Include devices that are not offered, with the reason.")
 @params.connection_options
 @click.pass_context
@@ -314,6 +335,8 @@ _vm_verb("pause", "Pause VMs: their vCPUs stop.")
 _vm_verb("unpause", "Resume paused VMs.")
 _vm_verb("soft-reboot", "Ask the guests of VMs to reboot.")
 _vm_verb("reset", "Reset VMs without asking their guests.")
+_vm.add_command(migrate_command.command)
+_vm.add_command(nic)
 
 
 @_vm.command("devices")

@@ -14,6 +14,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.cli import printers, why
 from outfitter.cli import wait as deletion_wait
 from outfitter.cli.client import Client, documents, located_errors, targets
+from outfitter.cli.served_version import ServedVersions
 from outfitter.errors import BadRequest, NotFound
 
 
@@ -67,7 +68,9 @@ def _title(obj: Object) -> str:
 
 
 async def apply(client: Client, files: Sequence[str]) -> None:
-    for kind, obj, where in documents(files):
+    served = ServedVersions(client)
+    for written_kind, written, where in documents(files):
+        kind, obj = await served.as_served(written_kind, written, where)
         if kind.namespaced:
             obj["metadata"].setdefault("namespace", client.namespace)
         with located_errors(obj, where):
@@ -111,7 +114,9 @@ async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, 
         if not obj["metadata"].get("name"):
             raise BadRequest(f"{where}: metadata.name is missing; delete an object made from generateName by its name")
     to_delete = [(kind, name, client.namespace_for(kind)) for kind, name in typed]
-    for kind, obj, _ in reversed(written):  # in reverse: later objects may depend on earlier ones
+    served = ServedVersions(client)
+    for written_kind, manifest, where in reversed(written):  # in reverse: later objects may depend on earlier ones
+        kind, obj = await served.as_served(written_kind, manifest, where)
         to_delete.append((kind, obj["metadata"]["name"], obj["metadata"].get("namespace") or client.namespace_for(kind)))
     missing: list[NotFound] = []
     deleted: list[deletion_wait.DeletedObject] = []

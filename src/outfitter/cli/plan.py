@@ -21,14 +21,14 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import local_admission, time_format
 from outfitter.cli.client import Client, documents, located_errors
 from outfitter.cli.device import text
+from outfitter.cli.device.page_warnings import warn_malformed
 from outfitter.cli.device.view import listed
 from outfitter.cli.local_admission import NIL
-from outfitter.cli.page_warnings import warn_malformed
 from outfitter.cli.why import cluster_objects
 from outfitter.controllers import flavor_claims, launcher_networks, launcher_pod, vm_claims
-from outfitter.controllers import pod_claims as pod_claims_controller
 from outfitter.controllers import vm as vm_controller
 from outfitter.controllers.bind_transaction import BindTransaction
+from outfitter.controllers.embedded import pod_claims as pod_claims_controller
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, NotReady, OutfitterError
 from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects

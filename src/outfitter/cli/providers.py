@@ -20,8 +20,8 @@ from outfitter.cli import printers, time_format, tree_printer
 from outfitter.cli.client import Client
 from outfitter.cli.device import view
 from outfitter.cli.device.out_of_service import acting_user
+from outfitter.cli.device.page_warnings import warn_malformed
 from outfitter.cli.device.text import NONE, print_lines
-from outfitter.cli.page_warnings import warn_malformed
 from outfitter.cli.tree_printer import Branch
 from outfitter.errors import NotFound
 from outfitter.ledger import placement_view

@@ -1,6 +1,6 @@
-"""`outfit why`: why a VM, VMI, pod or claim waits, or which devices it holds. Finds the object, reads what an explanation needs
-from the API server (`cluster_objects`, which `plan.py` uses too) and prints what `scheduling.explain` answers; decides nothing
-itself."""
+"""`outfit why`: why a VM, VMI, pod, claim or migration waits, or which devices it holds. Finds the object, reads what an
+explanation needs from the API server (`cluster_objects`, which `plan.py` uses too) and prints what `scheduling.explain`
+answers; decides nothing itself."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from outfitter.api.validate import readable
 from outfitter.cli import time_format
 from outfitter.cli.client import Client, kind_named
 from outfitter.cli.device import text
-from outfitter.cli.page_warnings import warn_malformed
+from outfitter.cli.device.page_warnings import warn_malformed
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, Unreadable
 from outfitter.scheduling import config, plugins
-from outfitter.scheduling.explain import claim, pod, vm
+from outfitter.scheduling.explain import claim, migration, pod, vm
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.unreadable import needs_unreadable, unreadable_object
@@ -36,7 +36,7 @@ NEEDED = (
     kinds.NODE,
 )  # without these an explanation is incomplete
 EXPLAINED = {kinds.VMI: vm.instance, kinds.VM: vm.vm, kinds.POD: pod.pod,
-             kinds.RESOURCE_CLAIM: claim.claim}
+             kinds.RESOURCE_CLAIM: claim.claim, kinds.MIGRATION: migration.migration}
 WORDS = {"claim": kinds.RESOURCE_CLAIM}
 
 
@@ -75,7 +75,7 @@ def _requested(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
         kind_word, slash, name = word.rpartition("/")
         kind = (explained_kind(kind_word) or kind_named(kind_word)) if slash else None
         if kind is not None and kind not in EXPLAINED:
-            raise BadRequest(f"why explains VMs, VMIs, pods and claims, not {kind.plural}")
+            raise BadRequest(f"why explains VMs, VMIs, pods, claims and migrations, not {kind.plural}")
         if not name:
             raise click.UsageError(f"{word!r} has no name; write for example vmi/blue")
         out.append((kind, name))
@@ -95,7 +95,7 @@ async def _read_object(client: Client, kind: Kind | None, name: str) -> tuple[Ki
             return candidate, await client.store.get(candidate, name, client.namespace)
         except (NotFound, Forbidden):
             continue
-    what = "VM, VMI, pod or claim" if kind is None else "VM or VMI"
+    what = "VM, VMI, pod, claim or migration" if kind is None else "VM or VMI"
     raise NotFound(f"there is no {what} {name!r} in namespace {client.namespace}")
 
 
@@ -118,10 +118,11 @@ async def cluster_objects(client: Client) -> ClusterObjects:
             unread.append(kind.plural)
         return []
 
-    instances, pods, claims, classes, slices, pages, nodes, templates, rules, trees, inventories = await asyncio.gather(
+    (instances, pods, claims, classes, slices, pages, nodes, templates, rules, trees, inventories, migrations,
+     kubevirts) = await asyncio.gather(
         *map(those, (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE,
                      kinds.LEDGER_PAGE, kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.DEVICE_TAINT_RULE, kinds.PROVIDER_TREE,
-                     kinds.HOST_INVENTORY)))
+                     kinds.HOST_INVENTORY, kinds.MIGRATION, kinds.KUBEVIRT)))
     how = config.SchedulingConfig()
     with contextlib.suppress(NotFound, Forbidden, Unreadable):
         how = config.SchedulingConfig.read(await client.readable.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
@@ -131,4 +132,4 @@ async def cluster_objects(client: Client) -> ClusterObjects:
             kinds.CONFIG_MAP, flavor_claim.ALIASES_CONFIG_MAP, flavor_claim.ALIASES_NAMESPACE))
     return ClusterObjects(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.skipped()), templates,
                  tuple(unread), rules, how.policy, how.features, trees, inventories, aliases, datetime.now(UTC),
-                 unreadable=tuple(client.unreadable.values()))
+                 migrations=migrations, kubevirts=kubevirts, unreadable=tuple(client.unreadable.values()))

@@ -16,7 +16,7 @@ from outfitter.api.kubevirt import device_refs
 from outfitter.api.kubevirt import pod_claims as pod_claims_api
 from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error
 from outfitter.api.rejection import Rejection, RejectionCode
-from outfitter.controllers import pod_claims
+from outfitter.controllers.embedded import pod_claims
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.controllers.scheduling_queue import waits_for_host

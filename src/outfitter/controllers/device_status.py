@@ -31,7 +31,8 @@ READY = "DevicesReady"
 KNOWN = "DevicesKnown"
 WAITING = "WaitingForDevices"
 LOST = frozenset(map(str, lost_devices.CODES))
-REPORT_AFTER = timedelta(seconds=2)  # until a reason is reported that no scheduler reports, or that replaces another one
+FIRST_REPORT = timedelta(seconds=10)  # until a reason is reported that no scheduler reports: a busy cluster needs that long
+REPORT_AFTER = timedelta(seconds=2)  # until one is reported that replaces another one
 LISTS = (*device_status.STATUS_LISTS.values(), network_info.STATUSES)
 
 
@@ -83,9 +84,9 @@ def decide(vmi: Object, view: DeviceView) -> StatusChange:
     interfaces = network_entries(vmi, pod, view.claims, view.find)
     running = status.get("phase") == "Running" and not device_status.missing_devices(vmi)  # what is assigned stays assigned
     if running:
-        return _with_lost_devices(vmi, view, _interfaces_changed(status, interfaces, running=True))
+        return _with_lost_devices(vmi, view, _interfaces_changed(status, running_interfaces(vmi, pod, interfaces)))
     if _is_current(vmi, view):
-        return _interfaces_changed(status, interfaces, running=False)
+        return _interfaces_changed(status, interfaces)
     record = vm.flavored(vmi)
     flavor_claim = view.claims(vmi["metadata"]["namespace"], record["claimName"]) if record.get("claimName") else None
     if cells := pod_claims.cells_of(flavor_claim or {}):
@@ -117,11 +118,23 @@ def _is_current(vmi: Object, view: DeviceView) -> bool:
     return bool(found.missing) or _places(found.status) == _places((vmi.get("status") or {}).get("deviceStatus"))
 
 
-def _interfaces_changed(status: Object, interfaces: list[Object], *, running: bool) -> StatusChange:
+def _interfaces_changed(status: Object, interfaces: list[Object]) -> StatusChange:
     have = (status.get("deviceStatus") or {}).get(network_info.STATUSES) or []
-    if interfaces == have or (running and have):
+    if interfaces == have:
         return NO_CHANGE
     return StatusChange({"deviceStatus": {network_info.STATUSES: interfaces or None}})
+
+
+def running_interfaces(vmi: Object, pod: Object, interfaces: list[Object]) -> list[Object]:
+    """What is assigned stays assigned, but for VFs of a pod that the VM migrated from, whose interfaces were unplugged or
+    have others now. Those that were plugged are new."""
+    named, used = {card.get("name") for card in network_info.interfaces(vmi)}, {name for _, name in pod_claims.claim_names(pod)}
+    fresh = {entry["name"]: entry for entry in interfaces}
+    kept = [dict(entry) for entry in (vmi["status"].get("deviceStatus") or {}).get(network_info.STATUSES) or ()
+            if (entry.get("deviceResourceClaimStatus") or {}).get("resourceClaimName") in used
+            or (entry.get("name") in named and entry.get("name") not in fresh)]
+    known = {entry["name"] for entry in kept}
+    return [*kept, *(entry for name, entry in fresh.items() if name not in known)]
 
 
 def _with_lost_devices(vmi: Object, view: DeviceView, change: StatusChange) -> StatusChange:
@@ -165,8 +178,8 @@ def _report_later(vmi: Object, found: FoundDevices, view: DeviceView, *, of_earl
     if (waits and not scheduled) or (found.gated and found.status is None):
         # A scheduler may skip a pod whose claims do not exist, without a word. A feature gate may be opened.
         age = view.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
-        if not found.missing or age < REPORT_AFTER:
-            return StatusChange(requeue=(REPORT_AFTER - age).total_seconds()) if found.missing else NO_CHANGE
+        if not found.missing or age < FIRST_REPORT:
+            return StatusChange(requeue=(FIRST_REPORT - age).total_seconds()) if found.missing else NO_CHANGE
     if found.missing and _reports_another(vmi, found):
         pending, left = _pending(view, found.missing)
         if left > timedelta():
@@ -210,6 +223,21 @@ def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
             if (entries := (status or {}).get(list_))}
 
 
+def _pool(driver: str, pool: str) -> str:
+    return f"{driver}\x00{pool}"
+
+
+def _pools(claim: Object) -> set[str]:
+    """The pools of a claim's allocation."""
+    return {_pool(result["driver"], result["pool"]) for result in pod_claims.allocation_results(claim)}
+
+
+def _before_start(vmi: Object) -> list[str]:
+    """Of interest to an index: VMIs whose devices are not known, or that have not started with them."""
+    return [""] if conditions.find(vmi, READY) is not None and (
+        not conditions.is_true(vmi, READY) or vmi["status"].get("phase") in vm.BEFORE) else []
+
+
 def _running_with(vmi: Object) -> list[str]:
     return [str(device) for device in lost_devices.devices_of(vmi)] if (
         vmi.get("status") or {}).get("phase") == "Running" else []
@@ -242,7 +270,9 @@ class DeviceStatus:
         enqueue_on_change(self._instances, self.queue, self._in_a_pod)
         enqueue_on_change(self._pods, self.queue, instance_of)
         enqueue_on_change(self._claims, self.queue, self._of_claim)
-        enqueue_on_change(self._published.slices, self.queue, self._waiting)
+        self._claims.add_index("pool", _pools)
+        self._instances.add_index("before its start", _before_start)
+        enqueue_on_change(self._published.slices, self.queue, self._of_slice)
         enqueue_on_change(self._kubevirts, self.queue, self._waiting)
         self._instances.add_index("device", _running_with)
         self._published.slices.on_change(self._republished)
@@ -257,10 +287,14 @@ class DeviceStatus:
         return [instance for pod in self._pods.by("claim", key) for instance in instance_of(pod)]
 
     def _waiting(self, _: Object) -> list[str]:
-        """A slice or a feature gate can only matter to VMIs that have not started yet."""
-        return [f"{instance['metadata']['namespace']}/{instance['metadata']['name']}" for instance in self._instances.items()
-                if conditions.find(instance, READY) is not None and (
-                    not conditions.is_true(instance, READY) or instance["status"].get("phase") in vm.BEFORE)]
+        """A feature gate or the labels of a host can only matter to VMIs that have not started yet."""
+        return [key_of(instance) for instance in self._instances.by("before its start", "")]
+
+    def _of_slice(self, part: Object) -> list[str]:
+        """Those of them that have a claim with an allocation in the slice's pool."""
+        claims = self._claims.by("pool", _pool(part["spec"]["driver"], part["spec"]["pool"]["name"]))
+        keys = dict.fromkeys(key for claim in claims for key in self._of_claim(claim))
+        return [key for key in keys if (vmi := self._instances.readable(key)) is not None and _before_start(vmi)]
 
     def _republished(self, old: Object | None, new: Object | None) -> None:
         """Devices appeared in a slice, or disappeared from it, or left the bus: of interest to running VMIs that have them."""

@@ -5,28 +5,13 @@ from __future__ import annotations
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import GATES_IN_USE, Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import feature_gates, kubevirt_config, vm
-from outfitter.api.kubevirt.feature_gates import Gates
+from outfitter.api.kubevirt import gates_in_use, kubevirt_config
+from outfitter.api.kubevirt.gates_in_use import EITHER, ended, gates_of
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
-EITHER = " and ".join(feature_gates.OF_DOCUMENT)
 NAMED = 5  # VMIs that a condition names; the others are counted
-
-
-def _over(instance: Object) -> bool:
-    return (instance.get("status") or {}).get("phase") in vm.FINAL
-
-
-def _gates(instance: Object) -> list[str]:
-    """The gates that a VMI depends on; EITHER: its claims depend on one of two."""
-    if _over(instance):
-        return []
-    spec = instance.get("spec") or {}
-    claims = [str(entry.get("name")) for entry in spec.get("resourceClaims") or ()]
-    alone = feature_gates.disallowed_claims(spec, claims, Gates(off=frozenset(feature_gates.OF_DOCUMENT)))
-    return [*feature_gates.used(spec), *([EITHER] if alone else [])]
 
 
 class KubeVirtController:
@@ -37,14 +22,14 @@ class KubeVirtController:
         self.queue = WorkQueue(context.clock)
         self._all = context.informer(kinds.KUBEVIRT)
         self._instances = context.informer(kinds.VMI)
-        self._instances.add_index("gates", _gates)
+        self._instances.add_index("gates", gates_of)
         enqueue_on_change(self._all, self.queue)
         self._instances.on_change(self._machine_changed)
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
-        if old and new and old["spec"] == new["spec"] and _over(old) == _over(new):
+        if old and new and old["spec"] == new["spec"] and ended(old) == ended(new):
             return  # most updates of a VMI are of its status
-        if (_gates(old) if old else []) != (_gates(new) if new else []):
+        if (gates_of(old) if old else []) != (gates_of(new) if new else []):
             for kubevirt in self._all.items():
                 self.queue.add(key_of(kubevirt))
 
@@ -66,13 +51,14 @@ class KubeVirtController:
 
     def _in_use(self, now: kubevirt_config.KubeVirtConfig) -> Condition:
         words = []
-        off = now.gates.closed(feature_gates.KNOWN)
-        for gate in [*off, *([EITHER] if set(off).issuperset(feature_gates.OF_DOCUMENT) else [])]:
-            if users := sorted(key_of(instance) for instance in self._instances.by("gates", gate)):
-                more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
-                used = "are off and one is needed by claims of" if gate == EITHER else "is off and is used by"
-                words.append(f"{gate} {used} {', '.join(users[:NAMED])}{more}")
+        for gate, users in gates_in_use.closed_in_use(now.gates, self._users):
+            more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
+            used = "are off and one is needed by claims of" if gate == EITHER else "is off and is used by"
+            words.append(f"{gate} {used} {', '.join(users[:NAMED])}{more}")
         if not words:
             return Condition(GATES_IN_USE, False, "NoneInUse", "every running VM would be admitted again")
         return Condition(GATES_IN_USE, True, "MachinesKeepRunning",
                          f"{'; '.join(words)}: they keep what they have, new ones are refused")
+
+    def _users(self, gate: str) -> list[str]:
+        return sorted(key_of(instance) for instance in self._instances.by("gates", gate))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from outfitter.api.kinds import Object
@@ -38,24 +38,74 @@ def of_pod(instance: Mapping[str, Any], settings: KubeVirtConfig, source: Mappin
     return out
 
 
+def of_running_pod(
+    instance: Mapping[str, Any], settings: KubeVirtConfig, pod: Mapping[str, Any], *, counted: bool, left_out: Collection[str],
+    plugged: Collection[str],
+) -> str:
+    """The networks annotation of a pod whose VM gets or loses NICs; "" without any. `left_out`: networks that this pod does not
+    get; `plugged`: those that it has, whose entries stay as they are."""
+    have = {str(entry.get("interface")): entry for entry in _listed(pod) if entry.get("interface")}
+    known = {interface: name for name in plugged for interface in (interface_name(name),)}
+    out = []
+    for network, entry in _entries_by_network(instance, settings.plugins, counted=counted, absent=False):
+        if network in left_out:
+            continue
+        same = have.get(str(entry.get("interface")))
+        out.append(dict(same) if same is not None and (counted or known.get(str(entry.get("interface"))) == network) else entry)
+    return json.dumps(out, separators=(",", ":")) if out else ""
+
+
+def same_networks(wanted: str, have: str | None) -> bool:
+    """Whether two annotations list the same networks, however they are written."""
+    if not wanted or not have:
+        return not wanted and not have
+    try:
+        return bool(json.loads(wanted) == json.loads(have))
+    except ValueError:
+        return False
+
+
+def listed_interfaces(pod: Mapping[str, Any]) -> set[str]:
+    """The interfaces that a pod's networks annotation names."""
+    return {str(entry["interface"]) for entry in _listed(pod) if entry.get("interface")}
+
+
+def _listed(pod: Mapping[str, Any]) -> list[Object]:
+    text = (pod["metadata"].get("annotations") or {}).get(NETWORKS)
+    try:
+        listed = json.loads(text) if text else []
+    except ValueError:
+        return []
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+
+
 def _entries(instance: Mapping[str, Any], plugins: Mapping[str, str], *, counted: bool) -> Iterator[Object]:
-    """In the order of the networks; what a binding plugin adds comes after the network that it binds."""
+    """In the order of the networks; what a binding plugin adds comes after the network that it binds. Where interfaces are
+    counted, absent ones keep their place."""
+    for _, entry in _entries_by_network(instance, plugins, counted=counted, absent=counted):
+        yield entry
+
+
+def _entries_by_network(
+    instance: Mapping[str, Any], plugins: Mapping[str, str], *, counted: bool, absent: bool
+) -> Iterator[tuple[str, Object]]:
+    """Entries with the network that each is of. `absent`: also those of absent interfaces."""
     interfaces = {each["name"]: each for each in (instance["spec"]["domain"].get("devices") or {}).get("interfaces") or ()}
     number = 0
     for network in instance["spec"].get("networks") or ():
         interface = interfaces.get(network["name"]) or {}
         second = network.get("multus") and not network["multus"].get("default")
         number += bool(second)
-        if interface.get("state") == "absent" and not counted:
+        if interface.get("state") == "absent" and not absent:
             continue
         if second:
             namespace, name = attachment(instance, network)
             mac = {"mac": interface["macAddress"]} if interface.get("macAddress") else {}
-            yield {"name": name, "namespace": namespace, **mac,
-                   "interface": f"net{number}" if counted else interface_name(network["name"])}
+            yield network["name"], {"name": name, "namespace": namespace, **mac,
+                                    "interface": f"net{number}" if counted else interface_name(network["name"])}
         if definition := plugins.get((interface.get("binding") or {}).get("name", "")):
             namespace, name = _definition(instance, definition)
-            yield {"name": name, "namespace": namespace, "cni-args": {"logicNetworkName": network["name"]}}
+            yield network["name"], {"name": name, "namespace": namespace, "cni-args": {"logicNetworkName": network["name"]}}
 
 
 def _definition(instance: Mapping[str, Any], definition: str) -> tuple[str, str]:

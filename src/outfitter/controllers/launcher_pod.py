@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api.kinds import VMI, Object
-from outfitter.api.kubevirt import device_refs, failed_launches, vm, vmi_actions
+from outfitter.api.kubevirt import device_refs, failed_launches, migration, vm, vmi_actions
 from outfitter.api.kubevirt.failed_launches import FailedLaunch
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.launcher.launcher_environment import NETWORK_RESOURCE
@@ -33,10 +33,14 @@ def suffix(*words: str) -> str:
     return "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(5))
 
 
-def planned_pod(instance: Mapping[str, Any], config: KubeVirtConfig, attachments: launcher_networks.Attachments) -> Object:
-    """The pod of a VMI whose network attachment definitions are looked up. NotReady: a network is missing, or it takes what is
-    not permitted."""
-    return launcher_pod(instance, config, networks=launcher_networks.resources(instance, attachments, config.gates))
+def planned_pod(
+    instance: Mapping[str, Any], config: KubeVirtConfig, attachments: launcher_networks.Attachments, *,
+    source: Mapping[str, Any] | None = None,
+) -> Object:
+    """The pod of a VMI whose network attachment definitions are looked up; `source` as below. NotReady: a network is missing,
+    or it takes what is not permitted."""
+    networks = launcher_networks.resources(instance, attachments, config.gates)
+    return launcher_pod(instance, config, networks=networks, source=source)
 
 
 def launcher_pod(
@@ -79,6 +83,36 @@ def launcher_pod(
     if listed:
         pod["spec"]["resourceClaims"] = listed
     return pod
+
+
+def target_pod(pod: Object, instance: Mapping[str, Any], job: Mapping[str, Any], host: str) -> Object:
+    """A rendered launcher pod as the target of a migration: named after it, on another host than this one, and only where the
+    migration allows it."""
+    meta, spec = pod["metadata"], pod["spec"]
+    labels = {**meta["labels"], migration.JOB_UID: job["metadata"]["uid"]}
+    annotations = {**meta["annotations"], migration.JOB_NAME: job["metadata"]["name"]}
+    # KubeVirt's node selector: the VMI's own labels win, so that a migration can only narrow the choice.
+    selector = {**((job.get("spec") or {}).get("addedNodeSelector") or {}), **(spec.get("nodeSelector") or {})}
+    return {**pod, "metadata": {**meta, "name": target_pod_name(instance, job), "labels": labels, "annotations": annotations},
+            "spec": {**spec, **({"nodeSelector": selector} if selector else {}),
+                     "affinity": _not_on(spec.get("affinity") or {}, host)}}
+
+
+def target_pod_name(instance: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """The same for the same migration."""
+    meta = instance["metadata"]
+    return f"virt-launcher-{meta['name']}"[:57].rstrip("-.") + "-" + suffix(meta["uid"], job["metadata"]["uid"])
+
+
+def _not_on(affinity: Mapping[str, Any], host: str) -> Object:
+    """An affinity that also excludes one host: every term of the required ones, which are alternatives, does."""
+    other = {"key": "metadata.name", "operator": "NotIn", "values": [host]}
+    nodes = affinity.get("nodeAffinity") or {}
+    required = nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    alternatives: Sequence[Object] = required.get("nodeSelectorTerms") or ({},)
+    terms = [{**term, "matchFields": [*(term.get("matchFields") or ()), other]} for term in alternatives]
+    required = {**required, "nodeSelectorTerms": terms}
+    return {**affinity, "nodeAffinity": {**nodes, "requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
 def keep_away(pod: Object, launches: Sequence[FailedLaunch]) -> Object:

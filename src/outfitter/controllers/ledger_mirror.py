@@ -1,18 +1,24 @@
 """Mirrors allocations into pages in a cluster, where a claim's status is the truth: an allocation is booked on the host's page
 (or on that of a pool which no host owns), and the booking is removed when it is deallocated and the host has released it. The
-node agent turns booked into prepared."""
+node agent turns booked into prepared.
+
+A claim whose bookings are on the cached page costs no request, and a change of a page concerns the claims whose bookings it
+changed and those that wait for a device, not all that are on it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections import defaultdict
 from dataclasses import replace
 
 from outfitter.api import allocation, kinds, rejection_text
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Page, claim_keys, pool_page
+from outfitter.api.page import Booking, Page, bookings_by_claim, claim_keys, pool_page
 from outfitter.api.rejection import Rejection
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
-from outfitter.errors import AlreadyHeld, OutOfService
+from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutOfService, Unsatisfiable
 from outfitter.ledger import book
 from outfitter.ledger.allocation_bookings import AllocationBookings, results_by_pool
 from outfitter.store.informer import key_of
@@ -34,26 +40,33 @@ class LedgerMirror:
         self._claims.add_index("page", _possible_pages)
         self._claims.add_index("driver and pool", lambda claim: {pool for pool, _ in results_by_pool(claim)})
         self._slices.add_index("driver and pool", _pool_of)
+        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # page -> so that our own writes do not conflict
         self._bookings = AllocationBookings(lambda pool: self._slices.by("driver and pool", pool), self._booked_on)
         enqueue_on_change(self._slices, self.queue, lambda piece: [
             key_of(claim) for pool in _pool_of(piece) for claim in self._claims.by("driver and pool", pool)])
         enqueue_on_change(self._claims, self.queue)
-        enqueue_on_change(self._pages, self.queue, claim_keys)
-        enqueue_on_change(self._pages, self.queue, self._unbooked_claims)
+        self._pages.on_change(self._page_changed)
 
-    def _unbooked_claims(self, page: Object) -> list[str]:
-        """Claims with an allocation on a host that are not booked on its page: another booking was in the way."""
-        there = set(claim_keys(page))
-        return [key for key in map(key_of, self._claims.by("page", page["metadata"]["name"])) if key not in there]
+    def _page_changed(self, old: Object | None, new: Object | None) -> None:
+        before, after = bookings_by_claim(old), bookings_by_claim(new)
+        for key in before.keys() | after.keys():
+            if before.get(key) != after.get(key):
+                self.queue.add(key)
+        page: Object = new or old or {}
+        for key in map(key_of, self._claims.by("page", page["metadata"]["name"])):
+            if key not in after:  # it is allocated there and not booked: another booking was in the way
+                self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
         claim = self._claims.get(key)
-        allocated = self._allocated(claim) if claim else {}
+        allocated = await self._allocated(claim) if claim else {}
         for page in map(Page, self._pages.by("claim", key)):
-            await self._drop(page, key, allocated.get(page.host, ()))
+            async with self._locks[page.host]:
+                await self._drop(page, key, allocated.get(page.host, ()))
         for host, bookings in allocated.items():
             try:
-                await book.book(self._store, host, bookings, limits=self._bookings.limits(bookings))
+                async with self._locks[host]:
+                    await self._book(host, bookings)
             except (AlreadyHeld, OutOfService) as error:
                 assert claim is not None
                 why: Rejection | None = error.rejection
@@ -63,6 +76,22 @@ class LedgerMirror:
                 raise
         return None
 
+    async def _book(self, host: str, bookings: tuple[Booking, ...]) -> None:
+        """On the page as it is cached; if that does not work, as it is stored."""
+        limits, cached = self._bookings.limits(bookings), self._pages.get(host)
+        if cached is not None:
+            try:
+                self._keep(await book.book(self._store, host, bookings, limits=limits, known=Page(cached)))
+            except (AlreadyHeld, Conflict, NotFound, OutOfService, Unsatisfiable):
+                pass  # the cache may be late
+            else:
+                return
+        self._keep(await book.book(self._store, host, bookings, limits=limits))
+
+    def _keep(self, written: Object | None) -> None:
+        if written is not None:
+            self._pages.put(written)
+
     async def _drop(self, page: Page, key: str, keep: tuple[Booking, ...]) -> None:
         """Bookings of this claim's name that are no longer allocated, unless the host still has them prepared."""
         wanted = {(booking.holder.uid, booking.device) for booking in keep}
@@ -70,13 +99,27 @@ class LedgerMirror:
             holder = booking.holder
             if f"{holder.namespace}/{holder.name}" == key and booking.state != "prepared" \
                     and (holder.uid, booking.device) not in wanted:
-                await book.release(self._store, page.host, holder.uid, device=booking.device)
+                await book.release(self._store, page.host, holder.uid, device=booking.device, keep_prepared=True)
 
-    def _allocated(self, claim: Object) -> dict[str, tuple[Booking, ...]]:
-        """The bookings of a claim's allocation, by page."""
+    async def _allocated(self, claim: Object) -> dict[str, tuple[Booking, ...]]:
+        """The bookings of a claim's allocation, by page. They name the pods that use it: pods of VMs are watched, others are
+        read when the claim is booked."""
         namespace, users = claim["metadata"]["namespace"], (claim.get("status") or {}).get("reservedFor") or ()
-        pods = [self._pods.get(f"{namespace}/{user['name']}") for user in users if user.get("resource") == "pods"]
-        return self._bookings.bookings(claim, [pod for pod in pods if pod is not None], self._context.now())
+        names = [user["name"] for user in users if user.get("resource") == "pods"]
+        pods = {name: pod for name in names if (pod := self._pods.get(f"{namespace}/{name}")) is not None}
+        allocated = self._bookings.bookings(claim, list(pods.values()), self._context.now())
+        if len(pods) == len(names) or all(self._is_booked(page, bookings) for page, bookings in allocated.items()):
+            return allocated
+        for name in names:
+            if name not in pods:
+                with contextlib.suppress(NotFound):
+                    pods[name] = await self._store.get(kinds.POD, name, namespace)
+        known = [pods[name] for name in names if name in pods]
+        return self._bookings.bookings(claim, known, self._context.now())
+
+    def _is_booked(self, page: str, bookings: tuple[Booking, ...]) -> bool:
+        cached = self._pages.get(page)
+        return cached is not None and {each.key for each in bookings} <= {each.key for each in Page(cached).bookings}
 
     def _booked_on(self, claim: Object, device: DeviceId) -> str | None:
         return next((page.host for page in map(Page, self._pages.by("claim", key_of(claim)))

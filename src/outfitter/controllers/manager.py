@@ -24,6 +24,7 @@ from outfitter.store.workqueue import WorkQueue
 log = logging.getLogger(__name__)
 FAULT = "ReconcileFailed"  # the reason of the event about an object that a controller fails on
 IN_A_ROW = 4  # keys that a worker looks at before others get their turn
+LONGEST_WAIT = 60.0  # seconds until a key is tried again, for however long a server asks to be left alone
 WRITING = 0.001  # seconds between two looks at whether the disk is done
 
 
@@ -60,6 +61,10 @@ class ControllerContext:
     def now(self) -> str:
         return rfc3339(self.clock.now())
 
+    async def create(self, kind: Kind, obj: Object) -> Object:
+        """The created object; the informer has it at once."""
+        return self._known(kind, await self.store.create(kind, obj))
+
     async def patch_status(self, kind: Kind, obj: Object, status: Mapping[str, Any]) -> Object:
         """Merges into the object's status at the revision that was read; the informer has the answer at once."""
         return self._known(kind, await revision_patch.patch_status(self.store, kind, obj, status))
@@ -67,6 +72,10 @@ class ControllerContext:
     async def patch_metadata(self, kind: Kind, obj: Object, metadata: Mapping[str, Any]) -> Object:
         """The same for the object's metadata."""
         return self._known(kind, await revision_patch.patch_at_revision(self.store, kind, obj, {"metadata": metadata}))
+
+    async def patch(self, kind: Kind, obj: Object, change: Mapping[str, Any]) -> Object:
+        """The same for the object itself."""
+        return self._known(kind, await revision_patch.patch_at_revision(self.store, kind, obj, change))
 
     def _known(self, kind: Kind, fresh: Object) -> Object:
         if kind in self.informers:
@@ -154,7 +163,7 @@ class ControllerManager:
             except Unavailable as error:
                 log.warning("%s %s: %s", controller.name, key, error)
                 self.errors[controller.name, "unavailable"] += 1
-                queue.add_after(key, max(error.retry_after, queue.retry(key)))
+                queue.add_after(key, max(min(error.retry_after, LONGEST_WAIT), queue.retry(key)))
             except OutfitterError as error:
                 log.warning("%s %s: %s", controller.name, key, error)
                 self.errors[controller.name, "refused"] += 1

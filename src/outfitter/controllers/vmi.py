@@ -4,18 +4,19 @@ The node agent reports that the VM runs or has ended; this controller reports ev
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
 
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import failed_launches, kubevirt_config, pod_end, vm, vm_actions, vmi_actions
-from outfitter.api.launcher import launcher_container
+from outfitter.api.kubevirt import failed_launches, migration, pod_end, vm, vm_actions, vmi_actions
 from outfitter.api.launcher.launcher_container import LauncherSettings
 from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.controllers.flavor_claims import FlavorClaims
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
+from outfitter.controllers.pod_renderer import PodRenderer
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotReady, Terminating
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.informer import Informer, key_of
@@ -76,9 +77,9 @@ class VmiController:
         self._flavors = FlavorClaims(context, aliases or AliasSet(), self.queue, exact=exact)
         self._pods = LauncherPods(context.informer(kinds.POD))
         enqueue_on_change(self._instances, self.queue)
-        self._kubevirts = context.informer(kinds.KUBEVIRT)
+        self._renderer = PodRenderer(context, launcher)
         enqueue_on_change(context.informer(kinds.POD), self.queue, instance_of)
-        enqueue_on_change(self._kubevirts, self.queue, self._without_pod)
+        enqueue_on_change(context.informer(kinds.KUBEVIRT), self.queue, self._without_pod)
 
     def _without_pod(self, _: Object) -> list[str]:
         """VMIs whose devices may be permitted now."""
@@ -149,7 +150,8 @@ class VmiController:
 
     async def _make_pod(self, instance: Object) -> Object | None:
         try:
-            pod = await self._store.create(kinds.POD, await self._rendered(instance))
+            pod = await self._store.create(kinds.POD, launcher_pod.keep_away(
+                await self._renderer.render(instance), failed_launches.of(instance)))
         except AlreadyExists:  # made before a crash, or the informer is behind: its event comes
             return None
         except Terminating:
@@ -160,22 +162,6 @@ class VmiController:
         name = pod["metadata"]["name"]
         await self._context.events.normal(instance, "SuccessfulCreate", f"Created virtual machine pod {name}")
         return pod
-
-    async def _rendered(self, instance: Object) -> Object:
-        """By the KubeVirt object as it is now: what is permitted may have changed since the VMI was admitted."""
-        now = kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items()))
-        known = {place: await self._attachment(*place) for place in launcher_networks.asked_for(instance)}
-        pod = launcher_pod.planned_pod(instance, now, lambda namespace, name: known.get((namespace, name)))
-        if self._launcher is not None:
-            pod = launcher_container.runnable(pod, instance, self._launcher)
-        return launcher_pod.keep_away(pod, failed_launches.of(instance))
-
-    async def _attachment(self, namespace: str, name: str) -> Object | None:
-        """Asked of the store when it is needed: a cluster without such networks does not know the kind."""
-        try:
-            return await self._store.get(kinds.NETWORK_ATTACHMENT, name, namespace)
-        except NotFound:
-            return None
 
     async def _follow(self, instance: Object, pod: Object | None, record: Object | None = None) -> None:
         """The phase that the pod's state means, and the reason while it waits. `record`: what is new of its flavor."""
@@ -192,7 +178,7 @@ class VmiController:
             node = pod["spec"].get("nodeName")
             if node and new["phase"] in STARTED:
                 new["nodeName"] = node
-            new["activePods"] = {pod["metadata"]["uid"]: node or ""}
+            new["activePods"] = migration.active_pods(instance, pod, self._pods.readable(instance))
             new["conditions"] = self._conditions(new, pod)
         elif phase in STARTED:
             if await self._has_pod(instance):
@@ -230,11 +216,15 @@ class VmiController:
 
     async def _has_pod(self, instance: Object) -> bool:
         """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
-        try:
-            pod = await self._store.get(kinds.POD, launcher_pod.pod_name(instance), instance["metadata"]["namespace"])
-        except NotFound:
-            return False
-        return not pod["metadata"].get("deletionTimestamp") and vm.is_its(pod, instance["status"])
+        pod = await self._stored_pod(instance)
+        return pod is not None and not pod["metadata"].get("deletionTimestamp") and vm.is_its(pod, instance["status"])
+
+    async def _stored_pod(self, instance: Object) -> Object | None:
+        """A pod of a VMI, by the names that it can have."""
+        for name in (*migration.pod_names(instance), launcher_pod.pod_name(instance)):
+            with contextlib.suppress(NotFound):
+                return await self._store.get(kinds.POD, name, instance["metadata"]["namespace"])
+        return None
 
     def _phase(self, phase: str, pod: Object) -> str:
         state = (pod.get("status") or {}).get("phase")
@@ -280,9 +270,8 @@ class VmiController:
             if all(map(_is_kept, pods)):
                 await self._off(instance, f"its pod {pods[0]['metadata']['name']}", pods[0]["metadata"]["finalizers"])
             return None
-        try:  # the informer may be behind: ask the store before the finalizer is removed
-            pod = await self._store.get(kinds.POD, launcher_pod.pod_name(instance), meta["namespace"])
-        except NotFound:
+        pod = await self._stored_pod(instance)  # the informer may be behind: ask before the finalizer is removed
+        if pod is None:
             left = [name for name in meta.get("finalizers") or () if name not in (vm.FINALIZER, vm.CONTROLLER_FINALIZER)]
             if left:
                 await self._off(instance, "the object", left)
@@ -358,8 +347,13 @@ def _other_grace(instance: Object, pod: Object) -> int | None:
 def _trifling(changes: Object, status: Object) -> bool:
     """Nothing is new, or only where its pod will run: that is written with the next change, when the pod runs or has a reason
     why not."""
-    same_pod = changes.get("activePods", {}).keys() == (status.get("activePods") or {}).keys()
+    same_pod = _present(changes.get("activePods")) == _present(status.get("activePods"))
     return not changes or (changes.keys() == {"activePods"} and same_pod)
+
+
+def _present(pods: Object | None) -> set[str]:
+    """Those that are not taken out."""
+    return {uid for uid, node in (pods or {}).items() if node is not None}
 
 
 def _changes(old: Object, new: Object) -> Object:

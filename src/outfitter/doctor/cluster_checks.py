@@ -11,7 +11,7 @@ import outfitter
 from outfitter.api import conditions, kinds
 from outfitter.api.dra_feature_gates import DEVICE_GATES
 from outfitter.api.kinds import Object
-from outfitter.doctor import device_checks, installation_checks
+from outfitter.doctor import device_checks, gate_checks, installation_checks
 from outfitter.doctor.cluster_state import ClusterState
 from outfitter.doctor.finding import Finding, count, error, ok, some, warning
 from outfitter.doctor.reading import is_ours
@@ -30,7 +30,7 @@ def check(state: ClusterState, node_name: str = "") -> list[Finding]:
     if not state.embedded:
         installed = [*_installed(state)]
         out += installed or [*_definitions(state), *installation_checks.check(state)]
-    return out + device_checks.check(state, node_name)
+    return [*out, *device_checks.check(state, node_name), *gate_checks.check(state)]
 
 
 def _version(state: ClusterState) -> Iterator[Finding]:

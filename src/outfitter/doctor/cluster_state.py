@@ -54,7 +54,7 @@ COMMON: Mapping[str, str] = {
     "nodes": _path(kinds.NODE), "resourceslices": _path(kinds.RESOURCE_SLICE), "deviceclasses": _path(kinds.DEVICE_CLASS),
     "resourceclaims": _path(kinds.RESOURCE_CLAIM), "hostinventories": _path(kinds.HOST_INVENTORY),
     "ledgerpages": _path(kinds.LEDGER_PAGE), "virtualmachineinstances": _path(kinds.VMI),
-    "virtualmachines": _path(kinds.VM), "flavors": _path(kinds.FLAVOR),
+    "virtualmachines": _path(kinds.VM), "flavors": _path(kinds.FLAVOR), "kubevirts": _path(kinds.KUBEVIRT),
 }
 # Of a cluster only. A single object is a reading with one item.
 INSTALLED: Mapping[str, str] = {
@@ -66,7 +66,6 @@ INSTALLED: Mapping[str, str] = {
     "validatingwebhookconfigurations": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/outfitter",
     "mutatingwebhookconfigurations": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/outfitter",
     "apiservices": "/apis/apiregistration.k8s.io/v1/apiservices",
-    "kubevirts": _path(kinds.KUBEVIRT),
     "virt-controller": "/apis/apps/v1/deployments",  # KubeVirt's own, in whichever namespace it is installed
 }
 SELECTORS = {"virt-controller": "kubevirt.io=virt-controller"}

@@ -147,6 +147,11 @@ CODES: Mapping[str, DoctorCode] = {
         "KubeVirt itself does not run beside our VM controllers",
         "Two controllers of the same VMs would fight over them. In companion mode ours are off, and driver, ledger, why, "
         "metrics and doctor serve KubeVirt's VMs."),
+    "cluster-gates-in-use": DoctorCode(
+        "no VMI uses a feature gate of the KubeVirt object that is off",
+        "A gate that is switched off lets running VMs keep their devices and refuses new ones. Before a rollback to a version "
+        "without the gate these VMIs must be deleted: that version would not know what they hold. docs/upgrade.md has the "
+        "steps."),
     "cluster-device-classes": DoctorCode(
         "a DeviceClass selects devices of our driver",
         "Claims name a DeviceClass. Without one no claim can ask for a device of outfitter; examples/01-one-vf has one."),

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import outfitter
-from outfitter.api import conditions
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import aggregated_apis
+from outfitter.api.served import aggregated_apis
+from outfitter.api.version_skew import minor_versions_apart
 from outfitter.doctor import workload_settings
 from outfitter.doctor.cluster_state import CONTROLLER, NODE, WEBHOOK, ClusterState
 from outfitter.doctor.finding import Finding, count, error, ok, some, warning
@@ -56,10 +57,13 @@ def _ready(obj: Object) -> tuple[int, int]:
 
 
 def _why_not_ready(state: ClusterState, name: str) -> str:
-    """What the kubelet or the process reports of the first pod that is not ready."""
+    """What the kubelet, the process or the scheduler reports of the first pod that is not ready."""
     for pod in state.items("pods"):
         if not pod["metadata"]["name"].startswith(f"{name}-"):
             continue
+        scheduled = conditions.find(pod, "PodScheduled") or {}
+        if scheduled.get("status") == "False" and scheduled.get("message"):
+            return f"{pod['metadata']['name']}: {scheduled['message'].rstrip('.')}"
         for container in (pod.get("status") or {}).get("containerStatuses") or ():
             for place in (container.get("state"), container.get("lastState")):
                 for part in ("terminated", "waiting"):
@@ -77,17 +81,19 @@ def _skew(state: ClusterState) -> Iterator[Finding]:
     versions = {f"deployment/{name}": version for name, version in images.items() if version}
     agents = {f"node/{obj['metadata']['name']}": str((obj.get("spec") or {}).get("agentVersion") or "")
               for obj in state.items("hostinventories")}
-    reference = images.get(CONTROLLER) or outfitter.__version__
+    leader: Object = next((obj for obj in state.items("leases") if obj["metadata"]["name"] == CONTROLLER), {"metadata": {}})
+    reference = (leader["metadata"].get("annotations") or {}).get(kinds.VERSION_ANNOTATION) or images.get(CONTROLLER) \
+        or outfitter.__version__
     found = False
     for subject, version in {**versions, **{name: text for name, text in agents.items() if text}}.items():
-        distance = _distance(reference, version)
+        distance = minor_versions_apart(reference, version)
         if distance is None or -1 <= distance <= (0 if subject.startswith("node/") else 1):
             continue
         found = True
         newer = "newer than the controllers" if distance > 0 else "more than one minor version behind the controllers"
         yield error("cluster-version-skew", f"{subject} has version {version}, {newer} ({reference}).",
                     "Controllers first, then node agents, one minor version at a time.", APPLY, subject=subject)
-    own = _distance(reference, outfitter.__version__)
+    own = minor_versions_apart(reference, outfitter.__version__)
     if own:
         found = True
         yield warning("cluster-version-skew", f"this outfit is {outfitter.__version__}, the controllers are {reference}.",
@@ -102,15 +108,6 @@ def _image_version(obj: Object) -> str:
         if tag:
             return tag[1]
     return ""
-
-
-def _distance(reference: str, version: str) -> int | None:
-    """How many minor versions `version` is newer; a major version counts as many. None: one cannot be read."""
-    parsed = [re.match(r"([0-9]+)\.([0-9]+)", text) for text in (reference, version)]
-    if parsed[0] is None or parsed[1] is None:
-        return None
-    (major, minor), (other_major, other_minor) = ((int(each[1]), int(each[2])) for each in (parsed[0], parsed[1]))
-    return (other_major - major) * 1000 + other_minor - minor
 
 
 def _leader(state: ClusterState) -> Iterator[Finding]:

@@ -35,10 +35,11 @@ def _configurations(state: ClusterState) -> Iterator[Finding]:
     open_ = [hook["name"] for obj in state.items(CONFIGURATIONS[0]) for hook in obj.get("webhooks") or ()
              if hook.get("failurePolicy", "Fail") == "Ignore"]  # the mutating one fills in defaults only, and may be away
     if absent:
-        yield error("cluster-webhook", f"{some(absent)} does not exist: nothing is checked at admission.",
+        do = "does" if len(absent) == 1 else "do"
+        yield error("cluster-webhook", f"{some(absent)} {do} not exist: nothing is checked at admission.",
                     "Apply the webhook configurations.", APPLY)
     if without:
-        yield error("cluster-webhook", f"{some(without)} has no CA bundle: the API server refuses every write of its kinds.",
+        yield error("cluster-webhook", f"no CA bundle in {some(without)}: the API server refuses every write of their kinds.",
                     "outfit webhook writes it; see whether it runs and may patch the configurations.",
                     f"kubectl -n {state.namespace} logs deployment/{WEBHOOK}")
     if open_:
@@ -83,12 +84,11 @@ def _certificate(state: ClusterState) -> Iterator[Finding]:
                           "See whether outfit webhook runs and may write the Secret.",
                           f"kubectl -n {state.namespace} logs deployment/{WEBHOOK}")
     for plural in (*CONFIGURATIONS, "apiservices"):
-        for bundle in _bundles(state.items(plural)):
-            if not any(_signed(serving, issuer) for issuer in bundle):
-                bad = True
-                yield error("cluster-webhook-certificate", f"the CA bundle of {plural} does not sign its certificate.",
-                            "outfit webhook writes the bundle; see whether it may patch it.",
-                            f"kubectl -n {state.namespace} rollout restart deployment {WEBHOOK}", subject=plural)
+        if any(not any(_signed(serving, issuer) for issuer in bundle) for bundle in _bundles(state.items(plural))):
+            bad = True
+            yield error("cluster-webhook-certificate", f"the CA bundle of {plural} does not sign its certificate.",
+                        "outfit webhook writes the bundle; see whether it may patch it.",
+                        f"kubectl -n {state.namespace} rollout restart deployment {WEBHOOK}", subject=plural)
     if not bad:
         yield ok("cluster-webhook-certificate", f"the certificate is valid until {serving.not_valid_after_utc:{TIME}}")
 

@@ -4,7 +4,7 @@ API server call us comes last, so that an interrupted installation stops no one 
 from __future__ import annotations
 
 from outfitter.api.kinds import Object
-from outfitter.install import crds, names, node_policy, rbac, user_roles, webhooks, workloads
+from outfitter.install import crds, kubevirt_roles, names, node_policy, rbac, user_roles, webhooks, workloads
 from outfitter.install.names import InstallOptions
 from outfitter.scheduling.nova import flavor_claim
 
@@ -16,6 +16,7 @@ def objects(options: InstallOptions) -> list[Object]:
         *node_policy.objects(options),
         *rbac.objects(options),
         *user_roles.objects(),
+        *([] if options.companion else kubevirt_roles.objects()),
         _labelled(flavor_claim.device_class()),
         aliases(),
         *workloads.objects(options),

@@ -21,6 +21,7 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 MANAGER = "outfitter"  # the value of MANAGED_BY: what `--remove` removes, and an upgrade prunes
 FIELD_MANAGER = "outfitter-install"
+SIMULATED = "outfitter.dev/simulated"  # label of nodes that `outfit node --simulate` created: "true"
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,10 +80,10 @@ async def _check_definitions(kube: Kube, objects: Sequence[Object]) -> set[str]:
             f"KubeVirt is installed in this cluster and owns {listed}: its VMs stay its own. Install beside it "
             "with --companion, or remove KubeVirt first"
         )
-    first = foreign[0]["metadata"]["name"]
+    them, they = ("it", "it is") if len(foreign) == 1 else ("them", "they are")
     raise CommandFailed(
-        f"{listed}: installed by another program, and left as it is; if it is from an earlier outfitter, let this "
-        f"one manage it: kubectl label crd {first} {names.MANAGED_BY}={names.MANAGER}"
+        f"{listed}: installed by another program, and left as {they}; if {they} from an earlier outfitter, let this "
+        f"one manage {them}: kubectl label crd {listed.replace(',', '')} {names.MANAGED_BY}={names.MANAGER}"
     )
 
 

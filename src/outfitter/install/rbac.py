@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import aggregated_apis
+from outfitter.api.served import aggregated_apis
 from outfitter.install import names
 from outfitter.install.names import InstallOptions
 from outfitter.scheduling.nova import flavor_claim
@@ -57,14 +57,18 @@ def controller() -> Rights:
             EVENTS,
             *BOOKS,
             *OWNS,
-            rule(kinds.POD, f"{READ} create delete"),
+            rule(kinds.POD, f"{READ} create patch delete"),  # patch: its networks, when NICs come and go
             rule(kinds.POD, "patch", subresource="status"),  # the readiness gate of a launcher pod
             rule(kinds.NODE, WATCH),
             rule(kinds.VM, f"{READ} patch"),
             rule(kinds.VM, "patch", subresource="status"),
             rule(kinds.VMI, f"{READ} create patch delete"),
             rule(kinds.VMI, "patch", subresource="status"),
+            rule(kinds.MIGRATION, f"{READ} create patch delete"),
+            rule(kinds.MIGRATION, "patch", subresource="status"),
             rule(kinds.KUBEVIRT, WATCH),
+            rule(kinds.KUBEVIRT, "patch", subresource="status"),
+            rule(kinds.HOST_INVENTORY, WATCH),  # versions of the agents
             rule(kinds.FLAVOR, WATCH),
             rule(kinds.RESOURCE_CLAIM, f"{READ} create patch delete"),
             # reservedFor of a claim that a VM keeps while it is stopped; Kubernetes 1.36 asks for both.
@@ -85,7 +89,8 @@ def controller() -> Rights:
 def companion_controller() -> Rights:
     """Beside KubeVirt, which alone writes VMs, VMIs and their pods: allocations are copied to the ledger."""
     whole = controller()
-    reads = tuple(rule(kind, READ) for kind in (kinds.POD, kinds.RESOURCE_CLAIM, kinds.RESOURCE_SLICE))
+    reads = (*(rule(kind, READ) for kind in (kinds.POD, kinds.RESOURCE_CLAIM, kinds.RESOURCE_SLICE)),
+             *(rule(kind, WATCH) for kind in (kinds.NODE, kinds.HOST_INVENTORY)))
     return Rights(
         cluster=(EVENTS, *BOOKS, *reads, rule(kinds.DEVICE_CLASS, "get", only=[flavor_claim.CLASS])),
         own=whole.own, system=whole.system)
@@ -99,10 +104,12 @@ def webhook() -> Rights:
             # What the rules of admission look up: some kept in memory, some read when they are needed.
             *(rule(kind, "list watch") for kind in (kinds.KUBEVIRT, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE)),
             *(rule(kind, "get") for kind in (kinds.LEDGER_PAGE, kinds.NODE, kinds.RESOURCE_CLAIM, kinds.NETWORK_ATTACHMENT)),
-            *(rule(kind, "list") for kind in (kinds.POD, kinds.RESOURCE_SLICE)),
-            rule(kinds.LEDGER_PAGE, "list"),  # to count devices for users who may not read it
+            *(rule(kind, "list") for kind in (kinds.POD, kinds.RESOURCE_SLICE, kinds.MIGRATION, kinds.NODE)),
+            # To count devices for users who may not read them.
+            *(rule(kind, "list") for kind in (kinds.LEDGER_PAGE, kinds.DEVICE_TAINT_RULE)),
             # What virtctl asks of VMs: the caller's right to it is reviewed first.
             *(rule(kind, "get patch") for kind in (kinds.VM, kinds.VMI)),
+            rule(kinds.MIGRATION, "create"),
             *(rule(kind, "patch", subresource="status") for kind in (kinds.VM, kinds.VMI)),
             rule("subjectaccessreviews", "create", group="authorization.k8s.io"),
             # Its CA, in what the API server calls it by.
@@ -164,6 +171,7 @@ def simulation() -> Rights:
             rule(kinds.POD, "patch delete"),
             rule(kinds.POD, "patch", subresource="status"),
             rule(kinds.SECRET, "get"),
+            rule(kinds.KUBEVIRT, "list"),  # limits of migrations, which only agents without a kubelet carry out
         )
     )
 

@@ -17,7 +17,7 @@ from outfitter.store.clock import Clock
 from outfitter.store.kube import Kube
 
 MOST_SHOWN = 5
-SIMULATED = "outfitter.dev/simulated=true"  # label of nodes that `outfit node --simulate` created
+SIMULATED = f"{names.SIMULATED}=true"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ from outfitter.install import names
 from outfitter.install.rbac import GROUP, READ, rule
 
 WRITE = "create update patch delete deletecollection"
-VIEW, EDIT, ADMIN, OPERATOR, DEFAULT = (f"outfitter:{word}" for word in ("view", "edit", "admin", "operator", "default"))
+VIEW, EDIT, ADMIN, OPERATOR, DEFAULT, POOL_STATUS_REQUESTS = (
+    f"outfitter:{word}" for word in ("view", "edit", "admin", "operator", "default", "pool-status-requests"))
 READS = tuple(rule(kind, READ) for kind in (kinds.VM, kinds.VMI, kinds.MIGRATION))
 WRITES = (rule(kinds.VM, WRITE), rule(kinds.VMI, WRITE))
+# Who may start a migration is decided by the administrator of the cluster: `kubevirt.io:migrate` of `kubevirt_roles`.
 ACTIONS = (
     *(rule(kinds.VM.plural, "update", group=vm_actions.GROUP, subresource=action) for action in vm_actions.ACTIONS),
     *(rule(kinds.VMI.plural, "update", group=vm_actions.GROUP, subresource=action) for action in vmi_actions.ACTIONS),
@@ -41,6 +43,9 @@ def objects() -> list[Object]:
                 rule(kinds.FLAVOR, f"{READ} {WRITE}"),
             ),
         ),
+        # Counts as Kubernetes has them, where it does. Bound by the administrator: users who may create these can fill etcd,
+        # and may delete those of others.
+        _cluster_role(POOL_STATUS_REQUESTS, (rule(kinds.POOL_STATUS_REQUEST, f"{READ} create delete"),)),
         # What every user may choose from, and how much of it is free: names, selectors and counts, no holders; and the version
         # that virtctl asks for.
         _cluster_role(

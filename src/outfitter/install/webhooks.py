@@ -6,7 +6,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import aggregated_apis
+from outfitter.api.served import aggregated_apis
 from outfitter.install import names
 from outfitter.install.names import InstallOptions
 from outfitter.install.workloads import SERVICE_PORT

@@ -51,6 +51,16 @@ NODE_SECURITY: Object = {
     "appArmorProfile": {"type": "Unconfined"},  # the runtime's profile denies writes below /sys
     "seLinuxOptions": {"type": "spc_t"},  # the same of SELinux; of no effect without it
 }
+# On a simulated node nothing really runs: calls of a webhook there would fail.
+REAL_NODES: Object = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": names.SIMULATED, "operator": "NotIn", "values": ["true"]}]}
+            ]
+        }
+    }
+}
 
 
 def objects(options: InstallOptions) -> list[Object]:
@@ -112,6 +122,7 @@ def _deployment(role: str, container: Object, options: InstallOptions) -> Object
         "volumes": _shared_volumes(),
         "containers": [{**container, "securityContext": RESTRICTED, "volumeMounts": _shared_mounts()}],
         "affinity": {
+            **REAL_NODES,
             "podAntiAffinity": {
                 "preferredDuringSchedulingIgnoredDuringExecution": [
                     {
@@ -159,6 +170,7 @@ def _daemon_set(options: InstallOptions) -> Object:
             *({"name": name, "hostPath": {"path": path, "type": type_}} for name, (path, type_) in HOST_PATHS.items()),
         ],
         "nodeSelector": {"kubernetes.io/os": "linux"},
+        "affinity": REAL_NODES,
         "tolerations": [{"operator": "Exists"}],  # VMs that run on a tainted node still need their agent
     }
     return {

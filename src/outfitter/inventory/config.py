@@ -23,7 +23,7 @@ from outfitter.inventory.strict_yaml import Reader, Section
 # Allowed keys by section. Those of "host" are also allowed at the top level, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history", "sriov", "mdev",
-             "pod_bridge", "cpu_dedicated_set")
+             "pod_bridge", "plug_in_place", "cpu_dedicated_set")
 KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features", "events", "server", "roles"),
                                     "host": HOST_KEYS, "history": ("keep",), "scheduling": ("policy",),
                                     "events": ("keep", "most"), "server": server_limits.KEYS,
@@ -63,6 +63,7 @@ class HostSettings:
     mdev: tuple[Mediated, ...] = ()  # mediated devices to create at start
     cpu_dedicated_set: frozenset[int] | None = None  # host CPUs for dedicated vCPUs; None: all
     pod_bridge: str = ""  # the bridge that VMs use as pod network; "": none
+    plug_in_place: bool = True  # NICs of a running VM come and go where it runs; else it is migrated for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,7 @@ def _settings(section: Section, default: HostSettings) -> HostSettings:
         sriov=provisioning.read_sriov(section, default.sriov),
         mdev=provisioning.read_mdev(section, default.mdev),
         cpu_dedicated_set=_cpus(section, "cpu_dedicated_set", default.cpu_dedicated_set),
+        plug_in_place=_switch(section, "plug_in_place", default.plug_in_place),
         pod_bridge=default.pod_bridge if (bridge := section.text("pod_bridge", _bridge)) is None else bridge,
     )
 

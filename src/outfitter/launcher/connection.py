@@ -21,6 +21,7 @@ from outfitter.errors import HypervisorAway, HypervisorError, StartFailed, Start
 from outfitter.launcher import capabilities as host_capabilities
 from outfitter.launcher import domain as domains
 from outfitter.launcher import iso_image as drives
+from outfitter.launcher.nics import libvirt_nics
 
 log = logging.getLogger(__name__)
 MISSING = ("libvirt is used through the Python library libvirt-python, which is not installed here: pip install "
@@ -50,6 +51,9 @@ PAUSES: Mapping[int, Paused] = {
     7: Paused("PausedFromSnapshot", "VMI was reverted to a snapshot in which it was paused"),
     10: Paused("PausedCrashed", "VMI was paused because its guest crashed"),
 }
+
+
+MIGRATING = (2, 11)  # of the same, "migration" and "starting up"
 
 
 def library() -> Any:
@@ -82,16 +86,16 @@ class Connection:
     both from another thread."""
 
     def __init__(self, uri: str, *, changed: Callable[[str], None], closed: Callable[[str], None]) -> None:
-        self.uri, self._lib = uri, library()
+        self.uri, self.lib = uri, library()
         self._uids: dict[str, str] = {}  # libvirt's UUID -> the instance's uid, where they differ
         self._kvm: bool | None = None
         with _starting:
             _events()
         try:
-            self._conn = self._lib.open(uri)
-        except self._lib.libvirtError as error:
+            self._conn = self.lib.open(uri)
+        except self.lib.libvirtError as error:
             raise HypervisorAway(f"libvirt at {uri} does not answer: {error}") from error
-        with self._errors():
+        with self.errors():
             self._listen(changed, closed)
 
     def _listen(self, changed: Callable[[str], None], closed: Callable[[str], None]) -> None:
@@ -99,34 +103,34 @@ class Connection:
             uuid = dom.UUIDString()
             changed(self._uids.get(uuid, uuid))
 
-        for event in ("LIFECYCLE", "DEVICE_ADDED", "DEVICE_REMOVED"):
-            self._conn.domainEventRegisterAny(None, getattr(self._lib, f"VIR_DOMAIN_EVENT_ID_{event}"), on_event, None)
-        with suppress(self._lib.libvirtError):  # not supported where libvirt is part of this process
+        for event in ("LIFECYCLE", "DEVICE_ADDED", "DEVICE_REMOVED", "DEVICE_REMOVAL_FAILED"):
+            self._conn.domainEventRegisterAny(None, getattr(self.lib, f"VIR_DOMAIN_EVENT_ID_{event}"), on_event, None)
+        with suppress(self.lib.libvirtError):  # not supported where libvirt is part of this process
             self._conn.registerCloseCallback(lambda *_: closed("the connection was closed"), None)
-        with suppress(self._lib.libvirtError):
+        with suppress(self.lib.libvirtError):
             self._conn.setKeepAlive(*KEEPALIVE)
 
     @contextmanager
-    def _errors(self, doing: str = "") -> Iterator[None]:
+    def errors(self, doing: str = "") -> Iterator[None]:
         """Translate libvirt's errors: HypervisorAway when the connection is lost or libvirt is busy, otherwise
         HypervisorError."""
         try:
             yield
-        except self._lib.libvirtError as error:
-            if error.get_error_domain() == self._lib.VIR_FROM_RPC or not self.alive():
+        except self.lib.libvirtError as error:
+            if error.get_error_domain() == self.lib.VIR_FROM_RPC or not self.alive():
                 raise HypervisorAway(f"libvirt at {self.uri} does not answer: {error}") from error
-            if error.get_error_code() == self._lib.VIR_ERR_OPERATION_TIMEOUT:
+            if error.get_error_code() == self.lib.VIR_ERR_OPERATION_TIMEOUT:
                 raise HypervisorAway(f"libvirt at {self.uri} is busy: {error}") from error
             raise HypervisorError(f"libvirt {doing or 'refuses'}: {error}") from error
 
     def alive(self) -> bool:
         try:
             return bool(self._conn.isAlive())
-        except self._lib.libvirtError:
+        except self.lib.libvirtError:
             return False
 
     def close(self) -> None:
-        with suppress(self._lib.libvirtError):
+        with suppress(self.lib.libvirtError):
             self._conn.close()
 
     # -- reading
@@ -134,10 +138,10 @@ class Connection:
     def kvm(self) -> bool:
         """Whether KVM works on this host. Cached, as the kernel does not change while libvirt runs."""
         if self._kvm is None:
-            with self._errors("does not report its capabilities"):
+            with self.errors("does not report its capabilities"):
                 capabilities = self._conn.getCapabilities()
                 features = [] if (cpu := host_capabilities.cpu(capabilities)) is None else host_capabilities.features(
-                    self._conn.baselineCPU([cpu], self._lib.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES))
+                    self._conn.baselineCPU([cpu], self.lib.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES))
             self._kvm = host_capabilities.kvm(capabilities, features)
             log.info("libvirt at %s %s", self.uri, "has KVM" if self._kvm else "has no KVM: VMs are emulated")
         return self._kvm
@@ -145,13 +149,13 @@ class Connection:
     def domains(self) -> dict[str, Domain]:
         """All running domains, including foreign ones, by VMI uid or UUID."""
         running = {}
-        with self._errors("cannot list its domains"):
-            paused = {dom.UUIDString() for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
-            for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
-                with self._gone():
+        with self.errors("cannot list its domains"):
+            paused = {dom.UUIDString() for dom in self._conn.listAllDomains(self.lib.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
+            for dom in self._conn.listAllDomains(self.lib.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                with self.gone():
                     domain = domains.read(dom.XMLDesc(0))
                     if dom.UUIDString() in paused:
-                        domain = replace(domain, paused=self._paused(dom))
+                        domain = replace(domain, paused=self._paused(dom), migrating=self.is_migrating(dom))
                     running[domain.uid] = domain
                     if not domain.foreign:
                         self._uids[dom.UUIDString()] = domain.uid
@@ -159,30 +163,38 @@ class Connection:
 
     def _paused(self, dom: Any) -> Paused | None:
         state, reason = dom.state()
-        return PAUSES.get(reason) if state == self._lib.VIR_DOMAIN_PAUSED else None
+        return PAUSES.get(reason) if state == self.lib.VIR_DOMAIN_PAUSED else None
+
+    def is_migrating(self, dom: Any) -> bool:
+        """Whether a domain arrives by a migration, or is stopped for the last part of one."""
+        state, reason = dom.state()
+        return bool(state == self.lib.VIR_DOMAIN_PAUSED and reason in MIGRATING)
+
+    def all_domains(self) -> list[Any]:
+        return list(self._conn.listAllDomains(0))
 
     def ended(self) -> dict[str, Ended]:
         """Our domains that are defined and do not run, by VMI uid."""
         ended = {}
-        with self._errors("cannot list its domains"):
-            for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_INACTIVE):
-                with self._gone():
-                    uid = self._vmi_uid(dom)
+        with self.errors("cannot list its domains"):
+            for dom in self._conn.listAllDomains(self.lib.VIR_CONNECT_LIST_DOMAINS_INACTIVE):
+                with self.gone():
+                    uid = self.vmi_uid(dom)
                     if uid is not None:
                         failed, reason = ENDS.get(dom.state()[1], UNKNOWN)
                         ended[uid] = Ended(dom.name(), failed, reason)
         return ended
 
     @contextmanager
-    def _gone(self) -> Iterator[None]:
+    def gone(self) -> Iterator[None]:
         """Ignore that a domain vanished between two calls."""
         try:
             yield
-        except self._lib.libvirtError as error:
-            if error.get_error_code() != self._lib.VIR_ERR_NO_DOMAIN:
+        except self.lib.libvirtError as error:
+            if error.get_error_code() != self.lib.VIR_ERR_NO_DOMAIN:
                 raise
 
-    def _vmi_uid(self, dom: Any) -> str | None:
+    def vmi_uid(self, dom: Any) -> str | None:
         """The uid of the VMI of a domain; None for a foreign domain."""
         uid = domains.owner_uid(self._owner_metadata(dom), dom.UUIDString())
         if uid is not None:
@@ -192,90 +204,109 @@ class Connection:
     def _owner_metadata(self, dom: Any) -> Mapping[str, str]:
         """Our metadata element of a domain; empty for a foreign domain, unless it is a copy of ours."""
         try:
-            element = dom.metadata(self._lib.VIR_DOMAIN_METADATA_ELEMENT, domains.NAMESPACE)
-        except self._lib.libvirtError as error:
-            if error.get_error_code() == self._lib.VIR_ERR_NO_DOMAIN_METADATA:
+            element = dom.metadata(self.lib.VIR_DOMAIN_METADATA_ELEMENT, domains.NAMESPACE)
+        except self.lib.libvirtError as error:
+            if error.get_error_code() == self.lib.VIR_ERR_NO_DOMAIN_METADATA:
                 return {}
             raise
         return ET.fromstring(element).attrib
 
-    def _find(self, uid: str) -> Any | None:
+    def find(self, uid: str) -> Any | None:
         """The domain of a VMI, running or not. Mostly its UUID is the uid of the VMI."""
         for dom in self._by_uuid(uid):
-            if self._vmi_uid(dom) == uid:
+            if self.vmi_uid(dom) == uid:
                 return dom
         for dom in self._conn.listAllDomains(0):
-            with self._gone():
-                if self._vmi_uid(dom) == uid:
+            with self.gone():
+                if self.vmi_uid(dom) == uid:
                     return dom
         return None
 
     def _by_uuid(self, uuid: str) -> list[Any]:
         try:
             return [self._conn.lookupByUUIDString(uuid)]
-        except self._lib.libvirtError as error:
-            if error.get_error_code() in (self._lib.VIR_ERR_NO_DOMAIN, self._lib.VIR_ERR_INVALID_ARG):
+        except self.lib.libvirtError as error:
+            if error.get_error_code() in (self.lib.VIR_ERR_NO_DOMAIN, self.lib.VIR_ERR_INVALID_ARG):
                 return []
             raise
 
     # -- starting and ending
 
     def start(self, domain: Domain) -> None:
-        with self._errors(f"cannot start {domain.name}"):
-            existing = self._find(domain.uid)
+        with self.errors(f"cannot start {domain.name}"):
+            existing = self.find(domain.uid)
             if existing is not None and existing.isActive():
                 return
             uuid = ET.fromstring(domain.xml).findtext("uuid", "")
             for other in self._by_uuid(uuid):
-                if self._vmi_uid(other) != domain.uid:
+                if self.vmi_uid(other) != domain.uid:
                     raise StartFailed(f"the UUID {uuid} of {domain.name} is used by the domain {other.name()}, which "
                                       "belongs to another VM")
-            defined = self._conn.defineXMLFlags(domain.xml, self._lib.VIR_DOMAIN_DEFINE_VALIDATE)
+            defined = self._conn.defineXMLFlags(domain.xml, self.lib.VIR_DOMAIN_DEFINE_VALIDATE)
             self._uids[defined.UUIDString()] = domain.uid
             try:
                 if domain.drive is not None:  # after defining the domain: every image has a domain that is cleaned up
                     drives.write(domain.drive)
-                defined.createWithFlags(self._lib.VIR_DOMAIN_START_PAUSED if domain.paused is not None else 0)
-            except (self._lib.libvirtError, StartFailed):
-                with suppress(self._lib.libvirtError):
-                    self._undefine(defined)
+                defined.createWithFlags(self.lib.VIR_DOMAIN_START_PAUSED if domain.paused is not None else 0)
+            except (self.lib.libvirtError, StartFailed):
+                with suppress(self.lib.libvirtError):
+                    self.undefine(defined)
                 raise
 
     def pause(self, uid: str) -> None:
-        with self._errors(f"cannot pause {uid}"):
-            dom = self._running(uid)
+        with self.errors(f"cannot pause {uid}"):
+            dom = self.running(uid)
             if self._paused(dom) is None:
                 dom.suspend()
 
     def unpause(self, uid: str) -> None:
-        with self._errors(f"cannot unpause {uid}"):
-            dom = self._running(uid)
+        with self.errors(f"cannot unpause {uid}"):
+            dom = self.running(uid)
             if self._paused(dom) is not None:
                 dom.resume()
 
     def reset(self, uid: str) -> None:
-        with self._errors(f"cannot reset {uid}"):
-            self._running(uid).reset(0)
+        with self.errors(f"cannot reset {uid}"):
+            self.running(uid).reset(0)
 
     def reboot(self, uid: str) -> None:
-        with self._errors(f"cannot reboot {uid}"):
-            self._running(uid).reboot(self._lib.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN)
+        with self.errors(f"cannot reboot {uid}"):
+            self.running(uid).reboot(self.lib.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN)
 
-    def _running(self, uid: str) -> Any:
-        dom = self._find(uid)
+    # -- network interfaces of a running domain
+
+    def attach_interface(self, uid: str, element: str) -> None:
+        with self.errors(f"cannot plug a network interface into {uid}"):
+            libvirt_nics.attach(self.lib, self.running(uid), element)
+
+    def detach_interface(self, uid: str, alias: str) -> bool:
+        """Whether it is gone."""
+        with self.errors(f"cannot unplug {alias} of {uid}"):
+            return libvirt_nics.detach(self.lib, self.running(uid), alias)
+
+    def set_link(self, uid: str, alias: str, up: bool) -> None:
+        with self.errors(f"cannot set the link of {alias} of {uid}"):
+            libvirt_nics.set_link(self.lib, self.running(uid), alias, up=up)
+
+    def set_bridge(self, uid: str, alias: str, bridge: str) -> None:
+        with self.errors(f"cannot move {alias} of {uid} to bridge {bridge}"):
+            libvirt_nics.set_bridge(self.lib, self.running(uid), alias, bridge)
+
+    def running(self, uid: str) -> Any:
+        dom = self.find(uid)
         if dom is None or not dom.isActive():
             raise HypervisorError(f"the VM of VMI {uid} does not run at {self.uri}")
         return dom
 
     def request_shutdown(self, uid: str) -> bool:
         """Press the ACPI power button. Whether the domain still runs and may react: a paused one does not."""
-        with self._errors(f"cannot shut {uid} down"):
-            dom = self._find(uid)
+        with self.errors(f"cannot shut {uid} down"):
+            dom = self.find(uid)
             if dom is None or not dom.isActive() or self._paused(dom) is not None:
                 return False
             try:
-                dom.shutdownFlags(self._lib.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
-            except self._lib.libvirtError as error:
+                dom.shutdownFlags(self.lib.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
+            except self.lib.libvirtError as error:
                 if not self.alive():
                     raise
                 if not dom.isActive():
@@ -286,20 +317,20 @@ class Connection:
 
     def destroy(self, uid: str) -> None:
         """Destroy and undefine the domain, and delete its drive."""
-        with self._errors(f"cannot end {uid}"):
-            dom = self._find(uid)
+        with self.errors(f"cannot end {uid}"):
+            dom = self.find(uid)
             if dom is None:
                 return
-            with self._gone():
+            with self.gone():
                 try:
                     dom.destroy()
-                except self._lib.libvirtError as error:
-                    if error.get_error_code() != self._lib.VIR_ERR_OPERATION_INVALID or dom.isActive():
+                except self.lib.libvirtError as error:
+                    if error.get_error_code() != self.lib.VIR_ERR_OPERATION_INVALID or dom.isActive():
                         raise  # otherwise it was not running
-                self._undefine(dom)
+                self.undefine(dom)
 
-    def _undefine(self, dom: Any) -> None:
-        lib = self._lib
+    def undefine(self, dom: Any) -> None:
+        lib = self.lib
         if path := self._owner_metadata(dom).get("drive"):
             drives.remove(Path(path))
         if dom.isPersistent():

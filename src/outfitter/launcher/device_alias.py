@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -12,8 +13,9 @@ class DeviceAliases:
     underscore; a duplicate gets an underscore appended. Aliases of host devices are reserved first, as these are found by their
     entry's name."""
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        """`taken`: those of a domain that runs."""
+        self._taken = set(taken)
         self._reserved: set[str] = set()
 
     def reserve(self, kind: str, name: str) -> None:

@@ -15,6 +15,7 @@ from outfitter.launcher.devices import Devices
 from outfitter.launcher.domain_options import DEFAULT, DomainOptions
 from outfitter.launcher.environment import Env
 from outfitter.launcher.metadata import Files
+from outfitter.launcher.nics import domain_nics
 
 NAMESPACE = "https://outfitter.dev/xmlns/domain/1.0"
 MAX_NAME = 255 - len("_VARS.qcow2.new")  # bytes of a domain's name: libvirt names files after it, with this suffix at most
@@ -57,9 +58,8 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     _add(root, machine_type.processor(instance, options, spread))
     root.append(machine_type.clock(domain))
     ET.SubElement(root, "devices").extend(parts)
-    ET.indent(root)
-    return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root),
-                  guest_metadata=guest_metadata, drive=drive, skipped=tuple(devices.skipped))
+    return Domain(meta["uid"], name, text(root), hostdev.sources(root),
+                  nics=domain_nics.nics(root), guest_metadata=guest_metadata, drive=drive, skipped=tuple(devices.skipped))
 
 
 def _name(namespace: str, name: str, uid: str) -> str:
@@ -78,6 +78,11 @@ def _drive(instance: Object, path: str, guest_metadata: str, files: Files, devic
         return None
 
 
+def text(root: ET.Element) -> str:
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode") + "\n"
+
+
 def read(xml: str, uid: str = "") -> Domain:
     """A running domain from its XML; `uid` if known, otherwise from its metadata. ValueError for invalid XML."""
     try:
@@ -86,7 +91,22 @@ def read(xml: str, uid: str = "") -> Domain:
         raise ValueError(str(error)) from error
     owner, uuid = root.find(f"metadata/{OURS}"), root.findtext("uuid", "")
     instance = None if owner is None else owner_uid(owner.attrib, uuid)
-    return Domain(uid or instance or uuid, root.findtext("name", ""), xml, hostdev.sources(root), foreign=instance is None)
+    return Domain(uid or instance or uuid, root.findtext("name", ""), xml, hostdev.sources(root), foreign=instance is None,
+                  nics=domain_nics.nics(root) if instance is not None else ())
+
+
+def moved(xml: str, drive: str) -> str:
+    """The XML of a domain with its config drive at another path; "" leaves it as it is."""
+    root = ET.fromstring(xml)
+    owner = root.find(f"metadata/{OURS}")
+    had = owner.get("drive") if owner is not None else None
+    if owner is None or not had or not drive:
+        return xml
+    owner.set("drive", drive)
+    for source in root.iterfind("devices/disk/source"):
+        if source.get("file") == had:
+            source.set("file", drive)
+    return ET.tostring(root, encoding="unicode")
 
 
 def owner_uid(owner: Mapping[str, str], uuid: str) -> str | None:

@@ -34,8 +34,10 @@ def tap(network: Mapping[str, Any]) -> str:
 
 
 def mac(interface: Mapping[str, Any], wire: Wire | None) -> str | None:
-    """The MAC address of the wire, otherwise that of the spec."""
-    return wire.mac if wire is not None and wire.type is not None else network_info.specified_mac(interface)
+    """The MAC address of the wire, otherwise that of the spec, or else what a network plugin reports."""
+    if wire is not None and wire.type is not None:
+        return wire.mac
+    return network_info.specified_mac(interface) or (wire.mac if wire is not None else None)
 
 
 def unsupported(interface: Mapping[str, Any], wire: Wire | None) -> str | None:

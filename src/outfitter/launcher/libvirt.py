@@ -8,6 +8,7 @@ undefined when it is stopped. `connection.py` calls libvirt. Called by the node 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 import time
@@ -16,10 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Ended
-from outfitter.errors import HypervisorAway, StartupRefused
+from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Ended, MigrationJob, MigrationLimits, MigrationTarget
+from outfitter.errors import HypervisorAway, HypervisorError, OutfitterError, StartupRefused
 from outfitter.launcher import connection
+from outfitter.launcher import iso_image as drives
 from outfitter.launcher.connection import Connection
+from outfitter.launcher.migration import libvirt_migration
 
 log = logging.getLogger(__name__)
 SYSTEM = "qemu:///system"
@@ -28,6 +31,7 @@ THREADS = 4
 PATIENCE = 20.0  # seconds for opening a connection; on an open one the keepalive applies
 BACKOFF = (1.0, 30.0)  # seconds before the first retry, and at most
 PRESS_EVERY = 5.0  # seconds after which the power button is pressed again: a guest that is booting ignores it
+UNPLUG_AGAIN = 5.0  # seconds after which a guest is asked again for a NIC that it has not released
 FRESH = 10.0  # seconds for which the list of domains is cached without an event of libvirt
 
 P = ParamSpec("P")
@@ -63,6 +67,7 @@ class Libvirt:
         self._closed = False
         self._callbacks: list[Callable[[str], None]] = []
         self._shutdown_requested: dict[str, float] = {}  # uid -> time of the first shutdown request
+        self._outgoing: dict[str, Future[None]] = {}  # uid -> a migration that this process began
         self._changes = 0  # number of events so far
         self._seen: tuple[int, float, Mapping[str, Domain]] | None = None  # _changes and time of the last list, and its domains
 
@@ -99,9 +104,23 @@ class Libvirt:
     async def reboot(self, uid: str) -> None:
         await self._act(Connection.reboot, uid)
 
-    async def _act(self, method: Callable[[Connection, str], None], uid: str) -> None:
+    async def attach_interface(self, uid: str, element: str) -> None:
+        await self._act(Connection.attach_interface, uid, element)
+
+    async def detach_interface(self, uid: str, alias: str) -> float | None:
+        gone = await self._act(Connection.detach_interface, uid, alias)
+        return None if gone else UNPLUG_AGAIN
+
+    async def set_link(self, uid: str, alias: str, *, up: bool) -> None:
+        await self._act(Connection.set_link, uid, alias, up)
+
+    async def set_bridge(self, uid: str, alias: str, bridge: str) -> None:
+        await self._act(Connection.set_bridge, uid, alias, bridge)
+
+    async def _act(self, method: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A call that changes a domain: what is cached of it is out of date."""
         try:
-            await self._call(method, uid)
+            return await self._call(method, *args, **kwargs)
         finally:
             self._changes += 1
 
@@ -112,10 +131,65 @@ class Libvirt:
                 return min(left, PRESS_EVERY)
         try:
             await self._call(Connection.destroy, uid)
+            await asyncio.to_thread(drives.remove, Path(self._drives) / f"{uid}.iso")  # of one that migrated away
         finally:
             self._changes += 1
         self._shutdown_requested.pop(uid, None)
         return None
+
+    # -- live migration
+
+    async def prepare_incoming(self, domain: Domain) -> MigrationTarget:
+        await self._call(libvirt_migration.prepare_incoming, domain)
+        return MigrationTarget(self.uri, domain.drive.path if domain.drive is not None else "")
+
+    async def incoming(self) -> frozenset[str]:
+        return await self._call(libvirt_migration.incoming, Path(self._drives))
+
+    async def cancel_incoming(self, uid: str) -> None:
+        try:
+            await self._call(libvirt_migration.cancel_incoming, uid, Path(self._drives))
+        finally:
+            self._changes += 1
+
+    async def migrate(self, uid: str, target: MigrationTarget, limits: MigrationLimits) -> None:
+        """In a thread of its own, as it lasts: the others are for calls that are answered soon."""
+        known = self._outgoing.get(uid)
+        if (known is not None and not known.done()) or await self._call(libvirt_migration.job, uid) is not None:
+            return
+        connected, done = await self._connected(), Future[None]()
+        self._outgoing[uid] = done
+
+        def copy() -> None:
+            try:
+                libvirt_migration.migrate(connected, uid, target, limits)
+            except OutfitterError as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        threading.Thread(target=copy, name=f"libvirt migration {uid}", daemon=True).start()
+        asyncio.wrap_future(done).add_done_callback(functools.partial(self._copy_ended, uid))
+
+    def _copy_ended(self, uid: str, ended: asyncio.Future[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            log.warning("%s", error)
+        self._changed(uid)
+
+    async def migration(self, uid: str) -> MigrationJob | None:
+        known = self._outgoing.get(uid)
+        if known is not None and known.done():
+            error = known.exception()
+            if isinstance(error, HypervisorError):
+                return MigrationJob(failed=error.message)
+            del self._outgoing[uid]  # it has left; or libvirt was away, and may still copy it
+        found = await self._call(libvirt_migration.job, uid)
+        return found or (MigrationJob() if uid in self._outgoing and not self._outgoing[uid].done() else None)
+
+    async def abort_migration(self, uid: str) -> None:
+        if (known := self._outgoing.get(uid)) is not None and known.done():
+            del self._outgoing[uid]
+        await self._act(libvirt_migration.abort, uid)
 
     def on_change(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)

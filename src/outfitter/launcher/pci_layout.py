@@ -7,7 +7,10 @@ the end of its list changes no other address, whatever the other lists contain.
 
 A VM that exposes its host's NUMA nodes has one expander bus per node; devices of that node are behind it in the same lanes, on
 bus numbers reserved for the node. A list may be longer than a lane: a device after its end gets the first unused port of the
-lane, which earlier devices left free because they are on other nodes."""
+lane, which earlier devices left free because they are on other nodes.
+
+A VM has ports for 4 interfaces, or 2 more than it has interfaces if that is more: free ones are for interfaces that are plugged
+while it runs (`nic_hotplug`). They give way to addresses that the user defined and to the buses of NUMA nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from outfitter.errors import StartFailed
 
 Lane = Literal["interfaces", "hostDevices", "gpus", "disks"]
 LANES: Mapping[Lane, int] = {"interfaces": 0, "hostDevices": 1, "gpus": 2, "disks": 3}
-HOTPLUG = 4  # ports for interfaces, on a VM that has any
+HOTPLUG, FREE = 4, 2  # ports for interfaces: at least, and in addition to those that are used
 
 # Slots of the guest's own bus; 0 is the host bridge.
 VIDEO, FIRST_PORT, USB, SCSI, RNG = 0x01, 0x02, 0x1C, 0x1D, 0x1E
@@ -126,9 +129,15 @@ class Layout:
         return out
 
     def spare(self, interfaces: int) -> None:
-        """Reserve ports for interfaces that are hotplugged later, if the VM has interfaces."""
-        if interfaces:
-            self._used_by.setdefault(GuestPciAddress(None, 1 + LANES["interfaces"] + len(LANES) * (HOTPLUG - 1)), "")
+        """Reserve ports for interfaces that are plugged later; called when all devices are placed."""
+        slots = [at.slot for at in self._used_by if at.port is None and at.slot >= FIRST_PORT]
+        begins = min((self._bus_of(cell) for cell in self._cells.values() if self._last(cell) >= 0), default=TOP)
+        for number in range(max(HOTPLUG, interfaces + FREE), 0, -1):
+            port = 1 + LANES["interfaces"] + len(LANES) * (number - 1)
+            room = FIRST_PORT + (port - 1) // FUNCTIONS < min(slots, default=FIRST_EXPANDER)
+            if room and port <= min(MOST_PORTS, begins - 1):
+                self._used_by.setdefault(GuestPciAddress(None, port), "")
+                return
 
     def check(self) -> None:
         """StartFailed for devices that no guest would find; called when all are placed."""
@@ -214,6 +223,11 @@ class Layout:
 def fixed(slot: int) -> ET.Element:
     """The address of an emulated device on the root bus."""
     return _pci(0, slot, 0)
+
+
+def behind_port(bus: int) -> ET.Element:
+    """The address of a device behind a root port."""
+    return _pci(bus, 0, 0)
 
 
 def sata(number: int, *, chipset: bool) -> ET.Element:

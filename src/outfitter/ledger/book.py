@@ -34,37 +34,42 @@ async def read(store: Store, host: str) -> Page:
 
 
 async def book(
-    store: Store, host: str, bookings: Sequence[Booking], *, limits: Limits | None = None, also: Sequence[Write] = ()
-) -> None:
+    store: Store, host: str, bookings: Sequence[Booking], *, limits: Limits | None = None, also: Sequence[Write] = (),
+    known: Page | None = None,
+) -> Object | None:
     """Book all or nothing. AlreadyHeld names the current holder, OutOfService the reason; Conflict: the page was changed
     meanwhile, read again. Shares and counters are checked against `limits`. `also` is committed together with the page; atomic
-    stores only."""
-    await book_pages(store, {host: bookings}, limits=limits, also=also)
+    stores only. `known`: the page as the caller has it, which may be out of date. The page as it was written; None: it was not,
+    or together with others."""
+    return (await book_pages(store, {host: bookings}, limits=limits, also=also, known=known)).get(host)
 
 
 async def book_pages(
-    store: Store, wanted: Mapping[str, Sequence[Booking]], *, limits: Limits | None = None, also: Sequence[Write] = ()
-) -> None:
+    store: Store, wanted: Mapping[str, Sequence[Booking]], *, limits: Limits | None = None, also: Sequence[Write] = (),
+    known: Page | None = None,
+) -> dict[str, Object]:
     """As `book`, over several pages (a host's, and those of pools without a host): in one commit with an atomic store,
-    otherwise page by page. After a crash between two pages, a second call completes it."""
-    pages = [await read(store, name) for name in wanted]
+    otherwise page by page. After a crash between two pages, a second call completes it. The pages that were written one by
+    one."""
+    pages = [known if known is not None and known.host == name else await read(store, name) for name in wanted]
     changes = [(page, page.holding(wanted[page.host], limits)) for page in pages]  # raises before anything is written
     if len(changes) == 1 or not (store.atomic or also):
-        for page, new in changes:
-            await _write(store, page, new, also)
-    elif writes := [*also, *[write for page, new in changes for write in await page_writes(store, page, new)]]:
+        written = {page.host: await _write(store, page, new, also) for page, new in changes}
+        return {name: page for name, page in written.items() if page is not None}
+    if writes := [*also, *[write for page, new in changes for write in await page_writes(store, page, new)]]:
         await store.commit(writes)
+    return {}
 
 
 async def set_state(
     store: Store, host: str, uid: str, state: State, *, now: str = "", unclean: Collection[DeviceId] = (),
-    hardware: Mapping[DeviceId, tuple[str, ...]] = UNKNOWN, node: str = "",
+    hardware: Mapping[DeviceId, tuple[str, ...]] = UNKNOWN, node: str = "", known: Page | None = None,
 ) -> tuple[Booking, ...]:
     """Set the state of all bookings of a holder on this host; returns these bookings. The exclusive check at prepare:
     AlreadyHeld when another holder has one of the devices prepared, so that of two holders of one device only one starts.
     The same for their `hardware`, which is recorded with the bookings: AlreadyHeld when it is held under another name
     (`hardware_rival`). `node`: the host that prepares, on a pool's page. `unclean` are one-time-use devices: those that become
-    prepared are recorded as unclean in the same write."""
+    prepared are recorded as unclean in the same write. `known`: the page as the caller has just read it."""
     moment = now or history.clock_time(store)
 
     def change(page: Page) -> Object:
@@ -83,7 +88,7 @@ async def set_state(
         changed = page.with_state(uid, state, moment)
         return record_used_once(Page(changed), used, moment) if used else changed
 
-    page = await change_page(store, host, change)
+    page = await change_page(store, host, change, known=known)
     return page.of(uid)
 
 
@@ -132,10 +137,17 @@ def record_used_once(page: Page, bookings: Sequence[Booking], now: str) -> Objec
 
 
 async def release(
-    store: Store, host: str, uid: str, *, device: DeviceId | None = None, now: str = "", also: Sequence[Write] = ()
+    store: Store, host: str, uid: str, *, device: DeviceId | None = None, now: str = "", also: Sequence[Write] = (),
+    keep_prepared: bool = False,
 ) -> None:
-    """Remove all bookings of the holder from this page, or that of one device."""
-    await change_page(store, host, lambda page: page.without(uid, device), now=now, also=also)
+    """Remove all bookings of the holder from this page, or that of one device. `keep_prepared`: not those that the host has
+    prepared by the time of the write, for a caller that decided on an older page."""
+
+    def change(page: Page) -> Object:
+        return page.leaving(booking.key for booking in page.of(uid) if device in (None, booking.device)
+                            and not (keep_prepared and booking.state == "prepared"))
+
+    await change_page(store, host, change, now=now, also=also)
 
 
 async def release_pages(
@@ -195,12 +207,12 @@ async def transfer(
 
 async def change_page(
     store: Store, host: str, change: Callable[[Page], Object], *, now: str = "", also: Sequence[Write] = (),
-    how: history.How = lambda _: history.RELEASED,
+    how: history.How = lambda _: history.RELEASED, known: Page | None = None,
 ) -> Page:
     """Change a page; on a conflict read it again and retry. Returns the page before the change. Every change of a page goes
     through here or `page_writes`."""
     for _ in range(TRIES - 1):
-        page = await read(store, host)
+        page, known = known or await read(store, host), None
         new = change(page)  # its errors are final, not a reason to retry
         try:
             await _write(store, page, new, also, now=now, how=how)
@@ -228,24 +240,24 @@ async def page_writes(
 async def _write(
     store: Store, page: Page, new: Object, also: Sequence[Write], *, now: str = "",
     how: history.How = lambda _: history.RELEASED,
-) -> None:
+) -> Object | None:
     if store.atomic or also:
         writes = [*also, *await page_writes(store, page, new, now=now, how=how)]
         if len(writes) == 1 and not also:
-            await _write_page(store, page, new)
-        elif writes:
+            return await _write_page(store, page, new)
+        if writes:
             await store.commit(writes)
     elif new is not page.object and new != page.object:
         for ended in history.ended_records(page, Page(new), now=now or history.clock_time(store), how=how):
             await history.write_record(store, ended)
-        await _write_page(store, page, new)
+        return await _write_page(store, page, new)
+    return None
 
 
-async def _write_page(store: Store, page: Page, new: Object) -> None:
+async def _write_page(store: Store, page: Page, new: Object) -> Object:
     if page.revision:
-        await store.replace(kinds.LEDGER_PAGE, new)
-    else:
-        await store.create(kinds.LEDGER_PAGE, new)
+        return await store.replace(kinds.LEDGER_PAGE, new)
+    return await store.create(kinds.LEDGER_PAGE, new)
 
 
 def _page_write(page: Page, new: Object) -> Write:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from outfitter.api import kinds, rejection
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import vm
+from outfitter.api.kubevirt import attachment_pods, vm
 from outfitter.api.rejection import RejectionCode
 from outfitter.errors import HypervisorAway
 from outfitter.node import status_reporter, watch_filter
@@ -51,6 +51,8 @@ class Agent:
         pod = new or old
         assert pod is not None
         node = pod["spec"].get("nodeName")
+        if (owner := vm.owner(pod, kinds.POD.kind)) is not None and attachment_pods.launcher_uid(pod) is not None:
+            self.queue.add(f"{pod['metadata']['namespace']}/{owner['name']}")  # its VM can be given the device
         if new is None:
             self.runtime.forget(pod)
             self._cache.forget(pod)
@@ -103,8 +105,7 @@ class Agent:
         if key.startswith(SWEEP):
             host = self.hosts[key.removeprefix(SWEEP)]
             async with host.lock:
-                await self.runtime.sweep(host)
-            return None
+                return await self.runtime.sweep(host)
         name = (self._pods.get(key) or {}).get("spec", {}).get("nodeName")
         if name not in self.hosts:
             return None

@@ -14,24 +14,24 @@ from outfitter.api.booking import well_formed_bookings
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
-from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error, is_pool_page, pool_page
+from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error, pool_page
 from outfitter.ledger import book
 from outfitter.node import claim_hardware
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.pool_pages import PoolPages
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.informer import Informer, key_of
+from outfitter.store.informer import key_of
 
 NOTHING_FOUND: claim_hardware.Hardware = {}
 
 
 class ClaimBookings:
-    def __init__(self, store: Store, preparation: ClaimPreparation, pages: Informer[Object], *, clock: Clock) -> None:
-        self._store, self._preparation, self._pages, self._clock = store, preparation, pages, clock
+    def __init__(self, store: Store, preparation: ClaimPreparation, pools: PoolPages, *, clock: Clock) -> None:
+        self._store, self._preparation, self._pools, self._clock = store, preparation, pools, clock
         self._pooled: dict[str, set[str]] = {}  # claim -> pages of pools on which this process recorded it as prepared
         self._hardware: dict[tuple[str, str], frozenset[str]] = {}  # host and claim -> what this process recorded for it
-        pages.add_index("pools", lambda page: [""] if is_pool_page(page["metadata"]["name"]) else [])
 
     async def prepare(
         self, host: AgentHost, claim: Object, results: Sequence[Mapping[str, str]],
@@ -42,7 +42,7 @@ class ClaimBookings:
         claim has one of them, or its hardware under another name. `found`: hardware of devices that their drivers do not
         publish now."""
         uid = claim["metadata"]["uid"]
-        held = [(name, await book.read(self._store, name)) for name in self._pages_of(host, results)]
+        held = [(name, await book.read(self._store, name)) for name in await self._pages_of(host, results)]
         hardware = {**await self._known_hardware(host, results, [page for _, page in held]), **found}
         booked = {booking.device for _, page in held for booking in page.of(uid)}
         own = {device for device in map(_device, results) if (device.driver, device.pool) == (host.driver, host.name)}
@@ -59,17 +59,17 @@ class ClaimBookings:
             if fresh:
                 used = [host.device(each) for each in sorted({device.device for device in own} & host.single_use)]
                 await book.set_state(self._store, name, uid, "prepared", now=now, unclean=used if name == host.name else (),
-                                     hardware=hardware, node="" if name == host.name else host.name)
+                                     hardware=hardware, node="" if name == host.name else host.name, known=page)
         recorded = {booking.device: booking.hardware for _, page in held for booking in page.of(uid)} | hardware
         mine = (recorded.get(device, ()) for device in map(_device, results))
         self._hardware[host.name, uid] = frozenset(key for keys in mine for key in keys)
         return {device.device for device in missing}
 
-    def _pages_of(self, host: AgentHost, results: Sequence[Mapping[str, str]]) -> list[str]:
+    async def _pages_of(self, host: AgentHost, results: Sequence[Mapping[str, str]]) -> list[str]:
         """The pages on which hardware of this host may be recorded: its own, and those of pools that no host owns."""
         pools = {pool_page(device.driver, device.pool) for device in map(_device, results)
                  if (device.driver, device.pool) != (host.driver, host.name)}
-        pools |= {page["metadata"]["name"] for page in self._pages.by("pools", "")
+        pools |= {page["metadata"]["name"] for page in await self._pools.all()
                   if any(raw.get("node") == host.name for raw in well_formed_bookings(page))}
         return [host.name, *sorted(pools)]
 
@@ -109,7 +109,7 @@ class ClaimBookings:
         which nothing is known. AlreadyHeld: another claim has it; also where it comes from no claim (a device plugin's)."""
         for claim in claims if hardware else ():
             results = pod_claims.allocation_results(claim)
-            pages = [await book.read(self._store, name) for name in self._pages_of(host, results)]
+            pages = [await book.read(self._store, name) for name in await self._pages_of(host, results)]
             for booking in (booking for page in pages for booking in page.of(claim["metadata"]["uid"])):
                 if booking.counted and not booking.hardware:
                     await self.prepare(host, claim, results, {booking.device: tuple(sorted(hardware))})
@@ -123,37 +123,37 @@ class ClaimBookings:
     async def release(self, host: AgentHost, namespace: str, claim: str) -> bool:
         """Unprepare and release what the claim of this name had prepared here; whether that was anything."""
         found = False
-        pools = {page["metadata"]["name"] for page in self._pages.by("pools", "")}
+        pools = {page["metadata"]["name"] for page in await self._pools.all()}
         for name in [host.name, *sorted(self._pooled.pop(f"{namespace}/{claim}", set()) | pools)]:
             page = await book.read(self._store, name)
             for uid in dict.fromkeys(booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
                     booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
                     kinds.RESOURCE_CLAIM.kind, namespace, claim) and booking.node in ("", host.name)):
                 found = True
-                await self._release(host, name, uid)
+                await self._release(host, page, uid)
         return found
 
     async def release_uid(self, host: AgentHost, namespace: str, name: str, uid: str) -> None:
         """Unprepare and release what one claim has prepared here; another claim of its name is left alone. The claim may be
         gone, and what was done for it may be recorded in the checkpoint alone."""
-        pools = {page["metadata"]["name"] for page in self._pages.by("pools", "")
+        pools = {page["metadata"]["name"] for page in await self._pools.all()
                  if any(booking.node == host.name for booking in Page(page).of(uid))}
         for page_name in [host.name, *sorted(self._pooled.pop(f"{namespace}/{name}", set()) | pools)]:
             taken = page_name == host.name and host.env is not None and bool(host.env.checkpoint.of(uid))
             page = await book.read(self._store, page_name)
             if taken or any(booking.state == "prepared" and booking.node in ("", host.name) for booking in page.of(uid)):
-                await self._release(host, page_name, uid)
+                await self._release(host, page, uid)
 
-    async def _release(self, host: AgentHost, page: str, uid: str) -> None:
+    async def _release(self, host: AgentHost, page: Page, uid: str) -> None:
         self._hardware.pop((host.name, uid), None)
-        if page == host.name:
-            await self._preparation.unprepare(host, uid)
+        if page.host == host.name:
+            await self._preparation.unprepare(host, uid, page)
         else:
-            await book.set_state(self._store, page, uid, "released")
+            await book.set_state(self._store, page.host, uid, "released", known=page)
 
     async def release_unused(self, host: AgentHost, used: set[tuple[str, str]]) -> None:
         """Release what is prepared here for claims that are not among `used` (namespace and name)."""
-        pages = [await book.read(self._store, host.name), *map(Page, self._pages.by("pools", ""))]
+        pages = [await book.read(self._store, host.name), *map(Page, await self._pools.all())]
         for booking in [booking for page in pages for booking in page.bookings if booking.node in ("", host.name)]:
             claim = (booking.holder.namespace, booking.holder.name)
             if booking.holder.kind == kinds.RESOURCE_CLAIM.kind and booking.state == "prepared" and claim not in used:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims
+from outfitter.api.page import Page
 from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import HypervisorError, NotReady, StartupRefused, Unreadable
 from outfitter.inventory import scan
@@ -92,11 +93,11 @@ class ClaimPreparation:
             (name, claim, prepared.devices) for name, claim in found
             if (prepared := self._prepared.get((host.name, claim["metadata"]["uid"]))) is not None])
 
-    async def unprepare(self, host: AgentHost, uid: str) -> None:
+    async def unprepare(self, host: AgentHost, uid: str, known: Page | None = None) -> None:
         """Unprepare what a claim has here, then release its bookings; a device that could not be restored is quarantined.
-        NotReady: a VM still has one of them."""
+        NotReady: a VM still has one of them. `known`: the host's page as the caller has read it."""
         await self._unprepare(host, uid)
-        await book.set_state(self._store, host.name, uid, "released")
+        await book.set_state(self._store, host.name, uid, "released", known=known)
         await self._forget(host, uid)
 
     async def unprepare_leftovers(self, host: AgentHost) -> None:

@@ -20,9 +20,10 @@ from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.api.providers import Provider
-from outfitter.errors import HypervisorError, Invalid, OutfitterError, StartupRefused, Unreadable
+from outfitter.errors import HypervisorError, Invalid, NotFound, OutfitterError, StartupRefused, Unreadable
 from outfitter.inventory import host_devices, numa_cells, scan, slices
 from outfitter.inventory import providers as provider_tree
 from outfitter.inventory.host_devices import HostDevices
@@ -95,7 +96,9 @@ class HostAudit:
     async def start(self) -> int:
         """Audit all hosts: how many devices they offer. StartupRefused, with nothing written, when the only host must not start
         or none may and none holds a device: names every host, and why."""
-        stored = await self._publisher.read(self.hosts.values())
+        # The agent of a node of a cluster reads nothing of other nodes; slices of others in its pool are found by the watch.
+        [alone] = self.hosts if len(self.hosts) == 1 and all(host.kubelet for host in self.hosts.values()) else [None]
+        stored = await self._publisher.read(self.hosts.values(), alone)
         results: dict[str, AuditResult] = {}
         for host in self.hosts.values():
             if (found := stored[host.name].unreadable) is not None:
@@ -282,19 +285,31 @@ class HostAudit:
                 holder, uids = Holder(kind, "", domain.name, domain.uid), {domain.uid}
                 if not domain.foreign:
                     uids |= {booking.holder.uid for booking in page.on(device) if booking.state == "prepared"}
-                    if not page.on(device) and (claim := await self._claim_of(device)) is not None:
+                    if not page.on(device) and (claim := await self._claim_of(host, device)) is not None:
                         meta = claim["metadata"]
                         holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"])
                 out[device.device, domain.uid] = AttachedDevice(device, holder, frozenset(uids))
         return list(out.values()), unknown
 
-    async def _claim_of(self, device: DeviceId) -> Object | None:
+    async def _claim_of(self, host: AgentHost, device: DeviceId) -> Object | None:
         """The claim to which a device is allocated, for a page that lost its booking."""
-        for claim in (await self._store.list(kinds.RESOURCE_CLAIM)).items:
+        for claim in await self._claims(host):
             allocated = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
             if any(DeviceId(each["driver"], each["pool"], each["device"]) == device for each in allocated.get("results") or ()):
                 return claim
         return None
+
+    async def _claims(self, host: AgentHost) -> list[Object]:
+        """Where a kubelet runs the pods, the claims of those: the agent of a node reads nothing of other nodes."""
+        if not host.kubelet:
+            return (await self._store.list(kinds.RESOURCE_CLAIM)).items
+        pods = (await self._store.list(kinds.POD, fields=f"spec.nodeName={host.name}")).items
+        out = []
+        for namespace, name in sorted({(pod["metadata"]["namespace"], name) for pod in pods
+                                       for _, name in pod_claims.claim_names(pod) if name}):
+            with contextlib.suppress(NotFound):
+                out.append(await self._store.get(kinds.RESOURCE_CLAIM, name, namespace))
+        return out
 
     # -- writing
 

@@ -1,5 +1,6 @@
 """The hypervisor of a host whose pods a kubelet runs: the launchers in these pods, each reached over the socket in a volume of
-its pod. `api.hypervisor.Hypervisor`, but for `start`: a launcher builds its domain itself (`start_vmi`).
+its pod. `api.hypervisor.Hypervisor`, but for `start` and `attach_interface`: a launcher builds its domain, and what is plugged
+into it, itself (`start_vmi`, `plug_nic`).
 
 A socket on which nothing listens belongs to a launcher that has ended, with its QEMU: it is nothing that runs. A launcher that
 listens and does not answer may run a domain: what is last known of it counts, and if nothing is, HypervisorAway."""
@@ -13,13 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from outfitter.api.hypervisor import Abilities, Domain, Ended
-from outfitter.api.launcher import launcher_protocol as protocol
-from outfitter.api.launcher.launcher_protocol import AbilitiesState, LauncherState, StartVmi, VmCall
+from outfitter.api.hypervisor import Abilities, Domain, Ended, MigrationJob, MigrationLimits, MigrationTarget
+from outfitter.api.launcher import launcher_paths
+from outfitter.api.launcher.launcher_protocol import AbilitiesState, LauncherState, NicCall, PlugNic, StartVmi, VmCall
 from outfitter.errors import HypervisorAway, HypervisorError
 from outfitter.node.launcher_connection import CALL_PATIENCE, CONNECT_PATIENCE, LauncherConnection, NoLauncher, away
 
 log = logging.getLogger(__name__)
+NO_MIGRATION = "VMs in pods of a kubelet are not migrated live yet"
 VOLUMES = "volumes/kubernetes.io~empty-dir"  # of a pod, below its folder
 
 
@@ -50,7 +52,7 @@ class Launchers:
             closing.add_done_callback(lambda done: done.exception())
 
     def _socket(self, pod: str) -> Path:
-        return self._pods / pod / VOLUMES / protocol.VOLUME / protocol.SOCKET
+        return self._pods / pod / VOLUMES / launcher_paths.VOLUME / launcher_paths.SOCKET
 
     async def _connection(self, pod: str) -> LauncherConnection:
         """NoLauncher, or HypervisorAway."""
@@ -171,10 +173,30 @@ class Launchers:
     async def reboot(self, uid: str) -> None:
         await self._act("reboot", uid)
 
-    async def _act(self, method: str, uid: str) -> None:
+    async def attach_interface(self, uid: str, element: str) -> None:
+        raise HypervisorError(f"{uid}: its launcher builds what is plugged into its domain, not the node agent")
+
+    async def plug_nic(self, request: PlugNic) -> None:
+        """Have the launcher of a VMI plug an interface into its domain, as `Hypervisor.attach_interface`."""
+        await self._act("attach", request.vmi["metadata"]["uid"], request)
+
+    async def detach_interface(self, uid: str, alias: str) -> float | None:
         connection = await self._of(uid)
         try:
-            await connection.call(method, type(None), VmCall(uid))
+            return await connection.call("detach", float | None, NicCall(uid, alias))  # type: ignore[arg-type]
+        finally:
+            connection.stale()
+
+    async def set_link(self, uid: str, alias: str, *, up: bool) -> None:
+        await self._act("link", uid, NicCall(uid, alias, up))
+
+    async def set_bridge(self, uid: str, alias: str, bridge: str) -> None:
+        raise HypervisorError(f"{alias} of {uid} is attached by the network plugin of its pod, not to a bridge of the host")
+
+    async def _act(self, method: str, uid: str, params: VmCall | NicCall | PlugNic | None = None) -> None:
+        connection = await self._of(uid)
+        try:
+            await connection.call(method, type(None), params or VmCall(uid))
         finally:
             connection.stale()
 
@@ -187,6 +209,26 @@ class Launchers:
         except NoLauncher:
             return None
         return await connection.call("stop", float | None, VmCall(uid, grace))  # type: ignore[arg-type]
+
+    # -- live migration: launchers in pods do not reach each other
+
+    async def prepare_incoming(self, domain: Domain) -> MigrationTarget:
+        raise HypervisorError(f"{domain.name}: {NO_MIGRATION}")
+
+    async def incoming(self) -> frozenset[str]:
+        return frozenset()
+
+    async def cancel_incoming(self, uid: str) -> None:
+        """Nothing arrives here."""
+
+    async def migrate(self, uid: str, target: MigrationTarget, limits: MigrationLimits) -> None:
+        raise HypervisorError(f"{uid}: {NO_MIGRATION}")
+
+    async def migration(self, uid: str) -> MigrationJob | None:
+        return None
+
+    async def abort_migration(self, uid: str) -> None:
+        """Nothing leaves from here."""
 
     def on_change(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)

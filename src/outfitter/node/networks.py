@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import kinds
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, network_info, pod_claims
+from outfitter.api.kubevirt import attachment_pods, device_refs, network_info, pod_claims
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.api.launcher import launcher_environment
+from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import NotFound, NotReady
 from outfitter.inventory.host_tree import Tree
 from outfitter.node.agent_host import AgentHost
@@ -46,11 +47,26 @@ class NetworkContext:
     slices: Sequence[Object]
     pod_bridge: str = ""  # the host's bridge for the pod network
     isolated: bool = False  # the VM runs in a pod's network namespace: neither bridges nor PFs of the host are in it
+    plugged: PluggedNics | None = None  # None: the VM is being started
+
+
+@dataclass(frozen=True, slots=True)
+class PluggedNics:
+    """Interfaces that are plugged into a VM that runs."""
+
+    names: frozenset[str]
+    in_use: frozenset[str]  # PCI addresses of functions that the VM has
+    attachments: Mapping[str, Object]  # interface -> the attachment pod for its VF
+
+    def holder(self, network: str) -> Object | None:
+        """The attachment pod that holds a VF for a network: it runs, so that the VF is prepared."""
+        pod = self.attachments.get(network)
+        return pod if pod is not None and (pod.get("status") or {}).get("phase") == "Running" else None
 
 
 class Networks:
-    """Decides for a pod, and remembers it until the VMI runs. The annotations that it writes are for readers and are not read
-    back: a user who may change a pod does not choose what its VM is attached to."""
+    """Decides for a pod that starts, and remembers it until the VMI runs. The annotations that it writes are for readers and
+    are not read back: a user who may change a pod does not choose what its VM is attached to."""
 
     def __init__(self, store: Store, claims: device_refs.Claims) -> None:
         self._store, self._claims = store, claims
@@ -59,18 +75,43 @@ class Networks:
     async def attach(self, host: AgentHost, pod: Object, instance: Object) -> Object:
         """The pod, annotated with how its VMI's network interfaces are attached. NotReady: why they cannot be yet."""
         meta = pod["metadata"]
+        if annotations := await self.decide(host, pod, instance):
+            return await self._store.patch(kinds.POD, meta["name"], {"metadata": {
+                "resourceVersion": meta["resourceVersion"], "annotations": annotations}}, meta["namespace"])
+        return pod
+
+    async def decide(self, host: AgentHost, pod: Object, instance: Object) -> dict[str, str]:
+        """Annotations that the pod lacks: how its VMI's network interfaces are attached. NotReady: why they cannot be yet."""
+        meta = pod["metadata"]
         if meta["uid"] in self._decided or not network_info.interfaces(instance):
-            return pod
+            return {}
         wires = await decided(self._store, host, pod, instance, self._claims)
         annotations = {network_info.INFO: network_info.write(wires)}
         if secondary := list(_multus_status(instance, wires)):
             annotations[network_info.STATUS] = json.dumps(secondary, separators=(",", ":"))
         have = meta.get("annotations") or {}
-        if any(have.get(name) != text for name, text in annotations.items()):
-            pod = await self._store.patch(kinds.POD, meta["name"], {"metadata": {
-                "resourceVersion": meta["resourceVersion"], "annotations": annotations}}, meta["namespace"])
         self._decided[meta["uid"]] = tuple(wires)
-        return pod
+        return annotations if any(have.get(name) != text for name, text in annotations.items()) else {}
+
+    async def plugged(self, host: AgentHost, pod: Object, instance: Object, nics: PluggedNics) -> dict[str, Wire]:
+        """How interfaces are attached that are plugged into a running VM. NotReady: why one cannot be yet."""
+        wires = await decided(self._store, host, pod, instance, self._claims, plugged=nics)
+        return {wire.network: wire for wire in wires}
+
+    async def annotate(self, pod: Object, instance: Object, wires: Sequence[Wire]) -> Object:
+        """The pod of a running VM, annotated with what its interfaces are attached to now."""
+        have = network_info.wires_of_pod(pod)
+        listed = {interface["name"] for interface in network_info.interfaces(instance)}
+        skipped = [wire for wire in have.values() if wire.type == "none" and wire.network in listed]
+        places = [(wire.network, wire.place) for wire in wires]
+        if sorted(places) == sorted((wire.network, wire.place) for wire in have.values() if wire not in skipped):
+            return pod
+        meta, known = pod["metadata"], {network["name"] for network in network_info.networks(instance)}
+        secondary = list(_multus_status(instance, [wire for wire in wires if wire.network in known]))
+        return await self._store.patch(kinds.POD, meta["name"], {"metadata": {
+            "resourceVersion": meta["resourceVersion"], "annotations": {
+                network_info.INFO: network_info.write([*wires, *skipped]),
+                network_info.STATUS: json.dumps(secondary, separators=(",", ":"))}}}, meta["namespace"])
 
     def of(self, pod: Object) -> dict[str, Wire]:
         return {wire.network: wire for wire in self._decided.get(pod["metadata"]["uid"], ())}
@@ -80,13 +121,14 @@ class Networks:
 
 
 async def decided(
-    store: Store, host: AgentHost, pod: Object, instance: Object, claims: device_refs.Claims, *, isolated: bool = False
+    store: Store, host: AgentHost, pod: Object, instance: Object, claims: device_refs.Claims, *, isolated: bool = False,
+    plugged: PluggedNics | None = None,
 ) -> list[Wire]:
     """How the network interfaces of a VMI are attached. NotReady: why they cannot be yet."""
     slices = await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")
     attachments = await _attachments(store, instance)
     return decide(NetworkContext(instance, pod, host.name, host.tree(), attachments, claims, slices.items,
-                                 host.settings.pod_bridge, isolated))
+                                 host.settings.pod_bridge, isolated, plugged))
 
 
 async def _attachments(store: Store, instance: Object) -> dict[tuple[str, str], Object]:
@@ -109,7 +151,7 @@ def decide(context: NetworkContext) -> list[Wire]:
     taken = Counter(ref.device_name for ref in device_refs.written_refs(instance) if ref.device_name)
     for number, network in enumerate(network_info.networks(instance)):
         index, interface = interfaces.get(network["name"], (0, {"state": "absent"}))
-        if interface.get("state") == "absent":
+        if interface.get("state") == "absent" or (context.plugged and interface["name"] not in context.plugged.names):
             continue
         if (other := _other(interface)) is not None:
             why = f"the binding {other} is not supported: use {', '.join(OURS[:-1])} or {OURS[-1]}"
@@ -117,7 +159,7 @@ def decide(context: NetworkContext) -> list[Wire]:
             continue
         path, at = f"spec.domain.devices.interfaces[{index}]", f"spec.networks[{number}]"
         if network.get("resourceClaim") is not None:
-            functions = _claimed(context, network["resourceClaim"], at)
+            functions = _claimed(context, network, at)
             out.append(_function(context, interface, functions, {}, path))
         elif network.get("multus") is not None:
             found = context.attachments.get(network_info.attachment(instance, network))
@@ -127,7 +169,8 @@ def decide(context: NetworkContext) -> list[Wire]:
             if interface.get("sriov") is not None:
                 if not (resource := network_info.resource_of(found)):
                     raise NotReady(f"{at}.multus.networkName: {network_info.no_resource(found, network['name'])}")
-                functions = _counted(context, resource, taken[resource], at, found)
+                functions = _unused(context, resource, network["name"], at) if context.plugged is not None else _counted(
+                    context, resource, taken[resource], at, found)
                 taken[resource] += 1
                 out.append(_function(context, interface, functions, _config(found), path))
             else:
@@ -148,9 +191,11 @@ def _other(interface: Mapping[str, Any]) -> str | None:
 # -- functions of the host
 
 
-def _claimed(context: NetworkContext, ref: Mapping[str, Any], at: str) -> list[str]:
-    namespace = context.pod["metadata"]["namespace"]
-    name = dict(pod_claims.claim_names(context.pod)).get(ref.get("claimName") or "")
+def _claimed(context: NetworkContext, network: Mapping[str, Any], at: str) -> list[str]:
+    ref, namespace = network["resourceClaim"], context.pod["metadata"]["namespace"]
+    holder = context.plugged.holder(network["name"]) if context.plugged is not None else None
+    pod = holder or context.pod
+    name = dict(pod_claims.claim_names(pod)).get(ref.get("claimName") or "")
     claim = context.claims(namespace, name) if name else None
     if claim is None:
         raise NotReady(f"{at}.resourceClaim: claim {name or ref.get('claimName')} does not exist yet")
@@ -165,15 +210,37 @@ def _counted(context: NetworkContext, resource: str, number: int, at: str, defin
     """The functions of the device that a network uses of a resource: the one with this number of the pod's devices."""
     meta = definition["metadata"]
     called = f"NetworkAttachmentDefinition {meta['namespace']}/{meta['name']}"
-    made = dict(pod_claims.claim_names(context.pod)).get(device_refs.EXTENDED)
-    claim = context.claims(context.pod["metadata"]["namespace"], made) if made else None
-    status = (context.pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    found = [one for mapping in status.get("requestMappings") or () if mapping.get("resourceName") == resource
-             for one in launcher_environment.published_devices(claim or {}, mapping.get("requestName"), context.slices)]
+    found = _devices_of(context, context.pod, resource)
     if len(found) <= number:
         raise NotReady(f"{at}.multus.networkName: {called} takes one of {resource}, and the pod got {len(found)} by a "
                        "DeviceClass: its devices must come from one (spec.extendedResourceName)")
     return _addresses(found[number], at, context)
+
+
+def _unused(context: NetworkContext, resource: str, network: str, at: str) -> list[str]:
+    """The functions of a device for a network that is plugged: that of its attachment pod; if the VM's own pod was made with
+    the network, one of that pod which the VM has no more."""
+    assert context.plugged is not None
+    listed = next(entry for entry in network_info.networks(context.instance) if entry["name"] == network)
+    own = attachment_pods.has_device(context.pod, listed)
+    if (pod := context.pod if own else context.plugged.holder(network)) is not None:
+        for device in _devices_of(context, pod, resource):
+            functions = _addresses(device, at, context)
+            if context.plugged.in_use.isdisjoint(functions):
+                return functions
+    waits = conditions.find(context.plugged.attachments.get(network) or {}, "PodScheduled") or {}
+    why = f": {waits['message']}" if waits.get("status") == "False" and waits.get("message") else ""
+    raise carrying(NotReady(f"{at}: no VF of {resource} on {context.host} is booked for interface {network} yet{why}"),
+                   RejectionCode.VF_NOT_BOOKED)
+
+
+def _devices_of(context: NetworkContext, pod: Object, resource: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The devices of a resource that a pod has, each with its driver."""
+    made = dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED)
+    claim = context.claims(pod["metadata"]["namespace"], made) if made else None
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return [one for mapping in status.get("requestMappings") or () if mapping.get("resourceName") == resource
+            for one in launcher_environment.published_devices(claim or {}, mapping.get("requestName"), context.slices)]
 
 
 def _addresses(found: tuple[str, Mapping[str, Any]], at: str, context: NetworkContext) -> list[str]:
@@ -238,6 +305,8 @@ def _bridged(context: NetworkContext, interface: Mapping[str, Any], definition: 
     if config.get("vlan"):
         why = f"{called} asks for VLAN {config['vlan']} on bridge {bridge}, which libvirt does not set: name one on that VLAN"
         return Wire(interface["name"], "none", why=why)
+    if context.isolated and network_info.pod_interface(context.pod, interface["name"]) is not None:
+        return Wire(interface["name"], None, network_info.mac(context.instance, interface))  # a tap that a plugin has made
     if context.isolated:
         why = f"{called} names bridge {bridge} of the host, which a pod does not reach: use masquerade, or a VF (sriov)"
         return Wire(interface["name"], "none", why=why)

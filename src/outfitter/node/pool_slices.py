@@ -12,7 +12,9 @@ Pool = tuple[str, str]  # driver and pool name
 
 
 async def slices_of(store: Store, host: str, pools: Collection[Pool]) -> list[Object]:
-    """The slices of a host; with those of all hosts if one of these pools is not tied to it."""
+    """The slices of a host; and for pools that are not tied to it, those of their drivers that are tied to no host."""
     slices = (await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host}")).items
     local = {(part["spec"]["driver"], part["spec"]["pool"]["name"]) for part in slices}
-    return slices if local.issuperset(pools) else (await store.list(kinds.RESOURCE_SLICE)).items
+    for driver in sorted({driver for driver, _ in set(pools) - local}):
+        slices += (await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName=,spec.driver={driver}")).items
+    return slices

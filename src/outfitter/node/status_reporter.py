@@ -4,7 +4,7 @@ Called by the agent and by `VmiActions`. Decides nothing: the callers say what h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from outfitter.api import conditions, kinds, rejection_conditions
@@ -74,8 +74,9 @@ class StatusReporter:
     def _without_codes(self, have: Sequence[Object]) -> list[Object]:
         return rejection_conditions.with_codes(have, {}, rfc3339(self._clock.now()))
 
-    async def pod_running(self, pod: Object, prepared: str) -> Object:
-        """The pod as it is then. `prepared`: the devices that were prepared for it, "" for none."""
+    async def pod_running(self, pod: Object, prepared: str, annotations: Mapping[str, str] | None = None) -> Object:
+        """The pod as it is then. `prepared`: the devices that were prepared for it, "" for none. `annotations`: written with
+        it."""
         now = rfc3339(self._clock.now())
         have = self._without_codes(pod["status"].get("conditions") or [])
         for type_ in ("Initialized", "ContainersReady", "Ready"):
@@ -85,8 +86,9 @@ class StatusReporter:
         containers = [{"name": container["name"], "ready": True, "started": True, "restartCount": 0, "imageID": "",
                        "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
                       for container in pod["spec"]["containers"]]
-        fresh = await self._patch_pod(pod, {"phase": "Running", "startTime": now, "conditions": have, "reason": None,
-                                            "containerStatuses": containers, "message": None})
+        status = {"phase": "Running", "startTime": now, "conditions": have, "reason": None, "containerStatuses": containers,
+                  "message": None}
+        fresh = await self._patch_pod(pod, status, annotations)
         if prepared:
             await self._events.normal(pod, "Prepared", prepared)
         return fresh
@@ -110,6 +112,30 @@ class StatusReporter:
         )
         await self._events.normal(instance, "Started", f"VirtualMachineInstance started.{_devices(instance)}")
         return fresh
+
+    async def interfaces(
+        self, instance: Object, entries: Sequence[Object], nics: Collection[str], waits: Mapping[str, Rejection]
+    ) -> None:
+        """The network interfaces of a running VMI. `nics`: those that its domain has; `waits`: why some are not plugged or
+        unplugged yet. Events of those that are come from the controller of NIC hotplug."""
+        status, now = instance["status"], rfc3339(self._clock.now())
+        texts = {name: render(why) for name, why in waits.items()}
+        have = status.get("conditions") or []
+        if waits:
+            first = next(iter(waits.values()))
+            wanted = Condition(conditions.INTERFACES, False, str(first.code), "; ".join(texts.values()))
+            fresh = conditions.with_condition(have, wanted, now)
+        else:
+            fresh = conditions.without_condition(have, conditions.INTERFACES)
+        known = (conditions.find(instance, conditions.INTERFACES) or {}).get("message")
+        change: Object = {"interfaces": list(entries)} if list(entries) != (status.get("interfaces") or []) else {}
+        if fresh != have:
+            change["conditions"] = fresh
+        if not change:
+            return
+        await self._patch_instance(instance, change)
+        for name, text in texts.items() if known != "; ".join(texts.values()) else ():
+            await self._events.warning(instance, "FailedUnplugInterface" if name in nics else "FailedPlugInterface", text)
 
     async def vmi_paused(self, instance: Object, paused: Paused | None) -> None:
         """Whether a running VMI is paused. Requests to pause or unpause it are done then, and removed."""
@@ -145,13 +171,16 @@ class StatusReporter:
         """Of a running VMI. A paused one is not ready."""
         now = rfc3339(self._clock.now())
         have = conditions.with_condition(
-            instance["status"].get("conditions"), live_migratable.live_migratable(instance), now)
+            instance["status"].get("conditions"), self._live_migratable(instance), now)
         if paused is None:
             return conditions.with_condition(
                 conditions.without_condition(have, vmi_actions.PAUSED), Condition("Ready", True), now
             )
         have = conditions.with_condition(have, Condition("Ready", False, paused.reason, paused.message), now)
         return conditions.with_condition(have, Condition(vmi_actions.PAUSED, True, paused.reason, paused.message), now)
+
+    def _live_migratable(self, instance: Object) -> Condition:
+        return live_migratable.live_migratable(instance)
 
     async def action_done(self, instance: Object, reason: str, message: str) -> None:
         await self._events.normal(instance, reason, message)
@@ -181,6 +210,9 @@ class StatusReporter:
     async def pod_failed(self, pod: Object, reason: str, message: str) -> None:
         await self._patch_pod(pod, {"phase": "Failed", "reason": reason, "message": message})
         await self._events.warning(subject(pod), reason, message)
+
+    async def pod_succeeded(self, pod: Object, reason: str, message: str) -> None:
+        await self._patch_pod(pod, {"phase": "Succeeded", "reason": reason, "message": message})
 
     async def shutting_down(self, pod: Object, grace: float) -> None:
         await self._events.normal(subject(pod), "ShuttingDown", f"Signaled Graceful Shutdown: its guest has {grace:g} seconds")
@@ -223,11 +255,14 @@ class StatusReporter:
                 "message": f"{host}: deleted and stopped; the object stays until its finalizers are removed: "
                            f"{', '.join(pod['metadata']['finalizers'])}"})
 
-    async def _patch_pod(self, pod: Object, status: Mapping[str, object]) -> Object:
-        """At the revision that was read: no later write of others is lost, and another pod of the same name is not changed."""
-        meta = pod["metadata"]
+    async def _patch_pod(
+        self, pod: Object, status: Mapping[str, object], annotations: Mapping[str, str] | None = None
+    ) -> Object:
+        """At the revision that was read: no later write of others is lost, and another pod of the same name is not changed. A
+        write of a pod's status writes its annotations too."""
+        meta, more = pod["metadata"], {"annotations": annotations} if annotations else {}
         return await self._store.patch(kinds.POD, meta["name"], {
-            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status,
+            "metadata": {"resourceVersion": meta["resourceVersion"], **more}, "status": status,
         }, meta["namespace"], subresource="status")
 
     async def _patch_instance(self, instance: Object, status: Mapping[str, object]) -> Object:

@@ -12,7 +12,10 @@ from typing import Any
 from outfitter.api import conditions
 from outfitter.api.booking import well_formed_bookings
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import vm, vmi_actions
+from outfitter.api.kubevirt import migration, vm, vmi_actions
+
+MIGRATION = ("migrationUid", "targetPod", "targetNodeAddress", "startTimestamp", "abortRequested", "sourceDomainLeft",
+             "completed")  # of status.migrationState
 
 
 def pod_changed(old: Object | None, new: Object) -> bool:
@@ -54,7 +57,8 @@ def _vmi(vmi: Object) -> object:
         return (*common, phase, status.get("deviceStatus"), status.get("flavor"))
     if phase == "Running":
         paused = conditions.find(vmi, vmi_actions.PAUSED) or {}
-        return (*common, phase, status.get(vmi_actions.FIELD), paused.get("reason"))
+        moves = {field: migration.state(vmi).get(field) for field in MIGRATION}
+        return (*common, phase, status.get(vmi_actions.FIELD), paused.get("reason"), status.get("nodeName"), moves)
     return (*common, phase if phase in vm.FINAL else "waiting")
 
 

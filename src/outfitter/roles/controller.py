@@ -5,28 +5,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import uuid
 from collections.abc import Iterable
 
+import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind
+from outfitter.api.kubevirt import vm
 from outfitter.api.launcher.launcher_container import LauncherSettings
+from outfitter.controllers.cluster.agent_versions import AgentVersions
 from outfitter.controllers.device_status import DeviceStatus
+from outfitter.controllers.kubevirt import KubeVirtController
 from outfitter.controllers.ledger_mirror import LedgerMirror
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
+from outfitter.controllers.migrations.migration import MigrationController
+from outfitter.controllers.nic_hotplug import NicHotplug
 from outfitter.controllers.vm import VmController
 from outfitter.controllers.vmi import VmiController
+from outfitter.controllers.workload_update import WorkloadUpdate
 from outfitter.errors import AlreadyExists, NotFound, StartupRefused
 from outfitter.inventory.config import Config
 from outfitter.metrics import Metrics
 from outfitter.roles.cluster_check import Right, check_cluster, reads
-from outfitter.roles.process import RoleProcess
+from outfitter.roles.process import RoleProcess, spare_the_collector
 from outfitter.roles.settings import Settings
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.base import Store
+from outfitter.store.informer import ObjectSelector
 from outfitter.store.kube import Kube
 from outfitter.store.leader_election import LeaderElection, Terms
 from outfitter.store.unreadable_objects import UnreadableObjects
@@ -36,9 +45,14 @@ LEASE = "outfitter-controller"
 DEFAULT_LAUNCHER = LauncherSettings(Settings().launcher_image)
 WRITES = (
     *(Right(verb, kind) for kind in (kinds.POD, kinds.VMI, kinds.RESOURCE_CLAIM) for verb in ("create", "delete")),
-    *(Right("patch", kind, "status") for kind in (kinds.VM, kinds.VMI, kinds.RESOURCE_CLAIM)),
+    *(Right("patch", kind, "status") for kind in (kinds.VM, kinds.VMI, kinds.RESOURCE_CLAIM, kinds.MIGRATION,
+                                                kinds.KUBEVIRT)),
+    *(Right(verb, kinds.MIGRATION) for verb in ("create", "patch", "delete")),
+    *(Right("patch", kind) for kind in (kinds.VM, kinds.VMI, kinds.POD)),
     *(Right(verb, kinds.LEDGER_PAGE) for verb in ("create", "update")), Right("create", kinds.EVENT),
 )
+# Of pods, those of VMs: a cluster has many others. A claim of another pod is booked too, and that pod read then.
+SELECTORS = {kinds.POD: ObjectSelector(labels=f"{vm.LAUNCHER_LABEL}={vm.LAUNCHER}")}
 COMPANION_WRITES = tuple(right for right in WRITES if right.kind in (kinds.LEDGER_PAGE, kinds.EVENT))
 
 
@@ -48,9 +62,10 @@ def cluster_controllers(
     """What Kubernetes does not do itself: kube-scheduler allocates, kube-controller-manager creates and releases claims.
     `companion`: nor what KubeVirt does, which writes all of VMs, VMIs and launcher pods."""
     if companion:
-        return [LedgerMirror(context)]
+        return [LedgerMirror(context), AgentVersions(context)]
     return [VmController(context), VmiController(context, AliasSet.of(config.default), exact=False, launcher=launcher),
-            DeviceStatus(context), LedgerMirror(context)]
+            MigrationController(context, launcher), DeviceStatus(context), KubeVirtController(context), LedgerMirror(context),
+            NicHotplug(context), WorkloadUpdate(context), AgentVersions(context)]
 
 
 async def announce(store: Store, config: Config) -> None:
@@ -75,24 +90,28 @@ async def announce(store: Store, config: Config) -> None:
 class Replica:
     """One of several controllers: waits for the Lease, works while it holds it."""
 
-    def __init__(self, process: RoleProcess, store: Kube) -> None:
+    def __init__(self, process: RoleProcess, store: Kube, leases: Kube) -> None:
+        """`leases`: a client for the Lease alone, which is renewed while the API server refuses other requests."""
         self._process, self._store = process, store
         settings = process.settings
         holder = f"{socket.gethostname()}_{uuid.uuid4()}"
         terms = Terms(settings.lease_duration, settings.renew_deadline, settings.retry_period)
-        self.election = LeaderElection(store, kinds.LEASE, settings.namespace, LEASE, holder, clock=process.clock, terms=terms)
+        self.election = LeaderElection(leases, kinds.LEASE, settings.namespace, LEASE, holder, clock=process.clock, terms=terms,
+                                       annotations={kinds.VERSION_ANNOTATION: outfitter.__version__})
         self.leading = False
         self.synced = False  # the informers have their first lists
 
     def wire(self) -> tuple[ControllerContext, ControllerManager]:
-        context = ControllerContext(self._store, clock=self._process.clock, component="outfitter-controller")
+        context = ControllerContext(self._store, clock=self._process.clock, component="outfitter-controller",
+                                    selectors=SELECTORS)
         settings = self._process.settings
         launcher = LauncherSettings(settings.launcher_image, settings.launcher_pull_policy, settings.launcher_hypervisor,
                                     settings.launcher_kvm_resource)
         controllers = cluster_controllers(context, self._process.config, launcher, companion=settings.companion)
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
         manager = ControllerManager(context, [*controllers, unreadable])
-        self._process.metrics = Metrics(manager, context, {}, leader=lambda: self.leading).text
+        self._process.metrics = Metrics(
+            manager, context, {}, leader=lambda: self.leading, limiter=self._store.limiter).text
         return context, manager
 
     async def work(self) -> None:
@@ -104,10 +123,12 @@ class Replica:
             await manager.start()
             self.synced = True
             log.info("the controllers run")
+            spare_the_collector()
             await self._process.stop.wait()
         finally:
             self.leading = self.synced = False
             await manager.stop()
+            gc.unfreeze()  # the caches are garbage now
 
     async def run(self) -> None:
         try:
@@ -139,8 +160,8 @@ class Replica:
 
 
 async def run(process: RoleProcess) -> None:
-    async with process.connect() as store:
-        replica = Replica(process, store)
+    async with process.connect() as store, process.connect() as leases:
+        replica = Replica(process, store, leases)
         context, _ = replica.wire()
         await check_cluster(store, "controller", rights(context.informers, process.settings.namespace,
                                                         COMPANION_WRITES if process.settings.companion else WRITES))

@@ -7,11 +7,13 @@ import os
 import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from outfitter.api.device import DRIVER
 from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Hypervisor
 from outfitter.api.kinds import Object
+from outfitter.api.validate import names
 from outfitter.errors import StartupRefused
 from outfitter.inventory import assignable, scan
 from outfitter.inventory.config import DEFAULT, Config
@@ -67,6 +69,53 @@ def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[H
     if not reason:
         return libvirt.Libvirt(drives=drives), f"its VMs run in libvirt at {libvirt.SYSTEM}"
     return Simulated(data / "domains" / name if data else None), f"its VMs are simulated: {reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostArgument:
+    """An argument --host NAME=URI[,root=DIR]."""
+
+    name: str
+    uri: str  # of libvirt, or "simulated"
+    root: Path = Path("/")  # of its sysfs and its devices
+
+    @classmethod
+    def parse(cls, text: str) -> HostArgument:
+        name, found, rest = text.partition("=")
+        uri, rooted, root = rest.rpartition(",root=")
+        if not rooted:
+            uri, root = rest, "/"
+        wrong = next((cause.message for cause in names.subdomain(name, "name")), "") if name else "it has no name"
+        if not found or not uri or wrong:
+            raise StartupRefused(f"--host {text}: {wrong or 'it has no URI'}: it is NAME=URI or NAME=URI,root=DIR, such as "
+                                 "host-a=qemu+unix:///system?socket=/run/a/libvirt-sock")
+        if uri != "simulated" and "://" not in uri:
+            raise StartupRefused(f"--host {text}: {uri} is no URI of libvirt, such as {libvirt.SYSTEM}, and not simulated")
+        if not Path(root).is_dir():
+            raise StartupRefused(f"--host {text}: there is no directory {root}")
+        return cls(name, uri, Path(root).resolve())
+
+
+def listed_hosts(arguments: Sequence[HostArgument], data: Path, config: Config = DEFAULT) -> list[AgentHost]:
+    """Several hosts, each with its own libvirt and its own tree: two of one tree would offer its devices twice."""
+    for index, one in enumerate(arguments):
+        for other in arguments[:index]:
+            for what, same in (("name", one.name == other.name), ("libvirt", one.uri == other.uri != "simulated"),
+                               ("tree", one.root == other.root)):
+                if same:
+                    raise StartupRefused(f"--host {one.name} and --host {other.name} have the same {what}: a host has its own "
+                                         f"name, libvirt and tree (--host {one.name}={one.uri},root=DIR)")
+    out = []
+    for one in arguments:
+        runs: Hypervisor = Simulated(data / "domains" / one.name)
+        if one.uri != "simulated":
+            connection.library()
+            folder = data / "hosts" / one.name / "drives" if os.geteuid() else Path(DRIVES) / one.name
+            runs = libvirt.Libvirt(one.uri, drives=str(folder))
+        host = this_host(one.name, runs, data, one.root, config, empty=True)
+        assert host is not None  # also one that has nothing to offer
+        out.append(host)
+    return out
 
 
 def this_host(

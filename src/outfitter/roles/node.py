@@ -14,6 +14,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.errors import NotFound, StartupRefused
+from outfitter.launcher.nics import nic_hotplug
 from outfitter.metrics import Metrics
 from outfitter.node.agent import Agent
 from outfitter.node.agent_host import AgentHost
@@ -24,9 +25,10 @@ from outfitter.node.launchers import Launchers
 from outfitter.node.pods.kubelet_pods import KubeletPods
 from outfitter.node.pods.own_pods import OwnPods
 from outfitter.node.pods.pod_cache import PodCache
+from outfitter.node.pool_pages import PoolPages
 from outfitter.roles import hosts as host_setup
 from outfitter.roles.cluster_check import Right, check_cluster, reads
-from outfitter.roles.process import RoleProcess
+from outfitter.roles.process import RoleProcess, spare_the_collector
 from outfitter.store.base import Store
 from outfitter.store.informer import ObjectSelector
 from outfitter.store.unreadable_objects import UnreadableObjects
@@ -68,7 +70,8 @@ class HostAgents:
         """Runs the pods of its hosts itself."""
         pages = context.informer(kinds.LEDGER_PAGE)
         cache = PodCache(context.informer(kinds.POD), context.informer(kinds.VMI), context.informer(kinds.RESOURCE_CLAIM))
-        runtime = OwnPods(context.store, cache, build=host_setup.build_domain, preparation=self.preparation, pages=pages,
+        runtime = OwnPods(context.store, cache, build=host_setup.build_domain, build_nic=nic_hotplug.element,
+                          preparation=self.preparation, pages=pages,
                           clock=context.clock, events=context.events, audit=self.host_audit.queue.add)
         return Agent(self.hosts, runtime, cache, clock=context.clock, pages=pages)
 
@@ -102,7 +105,7 @@ def dra_plugins(context: ControllerContext, agents: HostAgents, folder: Path) ->
     except ImportError as error:
         raise StartupRefused(f"outfit node serves the kubelet over gRPC, and {error.name} is not installed: "
                              "pip install 'outfitter[kubelet]'") from error
-    bookings = ClaimBookings(context.store, agents.preparation, context.informer(kinds.LEDGER_PAGE), clock=context.clock)
+    bookings = ClaimBookings(context.store, agents.preparation, PoolPages(context.store), clock=context.clock)
     return [KubeletPlugin(ClaimDriver(context.store, host, bookings, agents.preparation, clock=context.clock,
                                       events=context.events), folder, clock=context.clock) for host in hosts]
 
@@ -118,13 +121,14 @@ async def run(process: RoleProcess) -> None:
         await _check_nodes(store, hosts)
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
         manager = ControllerManager(context, [*agents.controllers, unreadable])
-        process.metrics = Metrics(manager, context, agents.host_audit.repairs).text
+        process.metrics = Metrics(manager, context, agents.host_audit.repairs, limiter=store.limiter).text
         try:
             offered = await agents.start()
             await manager.start()
             for plugin in plugins:
                 await plugin.start()
             process.ready(f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'} ({why}), {offered} devices offered")
+            spare_the_collector()
             await process.stop.wait()
         finally:
             for plugin in plugins:
@@ -134,11 +138,13 @@ async def run(process: RoleProcess) -> None:
 
 
 def selectors(hosts: Sequence[AgentHost]) -> dict[Kind, ObjectSelector]:
-    """What an agent reads of the cluster: pods and VMIs of its node. Several simulated nodes cannot be selected at once, and
-    their VMIs are read before they are on a node."""
+    """What an agent reads of the cluster: its page, and the pods, VMIs and slices of its node. Several simulated nodes cannot
+    be selected at once, and their VMIs are read before they are on a node: also those that migrate to them, which VMs in pods
+    of a kubelet do not."""
     if len(hosts) == 1 and hosts[0].kubelet:
         name = hosts[0].name
-        fields = {kinds.POD: "spec.nodeName", kinds.VMI: "status.nodeName", kinds.RESOURCE_SLICE: "spec.nodeName"}
+        fields = {kinds.POD: "spec.nodeName", kinds.VMI: "status.nodeName", kinds.RESOURCE_SLICE: "spec.nodeName",
+                  kinds.LEDGER_PAGE: "metadata.name"}
         return {kind: ObjectSelector(fields=f"{field}={name}") for kind, field in fields.items()}
     return {kinds.POD: ObjectSelector(fields="spec.nodeName!=")}
 

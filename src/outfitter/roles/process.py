@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import json
 import logging
@@ -82,7 +83,10 @@ def main(role: Role, flags: Mapping[str, str], environment: Mapping[str, str]) -
     set_up_logging(settings, role.name)
     for name in role_settings.unknown_variables(environment):
         log.warning("%s is set, but no role has such a setting; it is ignored", name)
+    gc.disable()  # importing leaves no garbage, and what is imported stays: later collections need not look at it
     run = importlib.import_module(f"outfitter.roles.{role.module}").run
+    gc.freeze()
+    gc.enable()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             status = runner.run(_run(RoleProcess(role, settings, config, begun), run))
@@ -106,6 +110,14 @@ def load(role: Role, flags: Mapping[str, str], environment: Mapping[str, str]) -
     settings = role_settings.resolve(role.name, flags, environment, config.roles, str(first.config or ""))
     role_settings.check_together(settings)
     return settings, config
+
+
+def spare_the_collector() -> None:
+    """What is here after the start, the caches first of all, stays: it need not be looked through for garbage again and
+    again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import outfitter
-from outfitter.api.launcher import launcher_container, launcher_protocol
+from outfitter.api.launcher import launcher_paths
 from outfitter.errors import Cause, Invalid
 
 PREFIX = "OUTFITTER_"
@@ -176,10 +176,10 @@ class Settings:
         "`devices.kubevirt.io/kvm`", ("controller",), shown="none: VMs are emulated")
 
     socket: Path = _row(
-        Path(f"{launcher_protocol.FOLDER}/{launcher_protocol.SOCKET}"), FILE, "where the launcher listens for the node agent",
+        Path(f"{launcher_paths.FOLDER}/{launcher_paths.SOCKET}"), FILE, "where the launcher listens for the node agent",
         ("launcher",))
     state: Path = _row(
-        Path(launcher_container.STATE), FOLDER, "files of the VM: config drive, libvirt's state", ("launcher",))
+        Path(launcher_paths.STATE), FOLDER, "files of the VM: config drive, libvirt's state", ("launcher",))
     hypervisor: str = _row(
         "libvirt", text("libvirt|simulated|URI"), "what runs the VM; libvirt is started in the pod, one at a URI is not",
         ("launcher",))

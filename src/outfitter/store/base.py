@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.write_request import WriteRequest
@@ -15,6 +15,7 @@ from outfitter.api.write_request import WriteRequest
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 PatchType = Literal["merge", "json", "strategic"]
 Propagation = Literal["Background", "Foreground", "Orphan"]
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"  # annotation of the bookmark after the objects of a streamed list
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ class Store(Protocol):
         grace: int | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """The object as it was last. It may stay with a deletionTimestamp (finalizers, a pod's grace period)."""
+        """The object as it was last; of one whose `uid` is given perhaps nothing but its name and uid. It may stay with a
+        deletionTimestamp (finalizers, a pod's grace period)."""
         ...
 
     def watch(
@@ -145,6 +147,18 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class StreamingStore(Protocol):
+    """A backend whose server may send a list as events: neither it nor the client has to hold the list as one answer."""
+
+    async def stream_list(
+        self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Event] | None:
+        """Every object as ADDED, then a BOOKMARK with the annotation INITIAL_EVENTS_END at the revision of the list, then the
+        changes after it, as `watch` sends them. None: the server does not do this; list, then watch."""
+        ...
 
 
 class Rules(Protocol):

@@ -1,4 +1,5 @@
-"""A cache of one kind's objects with indexes and change handlers: list once, then watch; list again when the watch expired.
+"""A cache of one kind's objects with indexes and change handlers: list once, then watch. A watch that ends or breaks goes on
+where it stopped; only one that expired begins with a list again, which is streamed where the server can.
 
 One informer serves all readers of that kind in the process. Cached objects are read-only. A controller that wants a change
 patches the store and may `put` the answer into the informer, so that no reader in this process acts on the old state before the
@@ -13,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -23,8 +25,8 @@ import msgspec
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.validate import readable
 from outfitter.api.validate.readable import UnreadableObject
-from outfitter.errors import Cause, Expired, OutfitterError
-from outfitter.store.base import Store
+from outfitter.errors import Cause, Expired, OutfitterError, Unavailable
+from outfitter.store.base import INITIAL_EVENTS_END, Event, Store, StreamingStore
 from outfitter.store.clock import Clock
 
 T = TypeVar("T")
@@ -33,6 +35,8 @@ Index = Callable[[T], Iterable[str]]
 Handler = Callable[[T | None, T | None], None]  # the old and the new object; None when it did not or does not exist
 PAGE = 500  # objects per list request
 REWATCH_DELAY = 1.0  # seconds
+FIRST_DELAY, LONGEST_DELAY = 0.2, 30.0  # seconds after a failure, doubled each time
+RELIST_AFTER = 10  # failures in a row without an event, after which a watch is not tried again without a list
 
 
 def key_of(obj: Object) -> str:
@@ -50,6 +54,11 @@ def split_key(key: str) -> tuple[str, str]:
 def _number(revision: str) -> int:
     """A resourceVersion as a number, comparable within a kind; 0 for none."""
     return int(revision or 0)
+
+
+def _delay(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    return min(LONGEST_DELAY, FIRST_DELAY * float(2 ** min(failures - 1, 9))) if failures else 0.0
 
 
 def _creation_order(entry: tuple[str, Object]) -> tuple[str, str]:
@@ -85,9 +94,12 @@ class Informer(Generic[T]):
         fields: str = "",
         view: Callable[[Object], T] | None = None,
         indexes: Mapping[str, Index[T]] | None = None,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
+        """`jitter`: a number from 0 to 1, by which delays are longer: of many processes whose watches broke together not all
+        come back together."""
         self.kind = kind
-        self._store, self._clock = store, clock
+        self._store, self._clock, self._jitter = store, clock, jitter
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._view = view or (lambda obj: cast(T, obj))
         self._plain = view is None
@@ -104,6 +116,7 @@ class Informer(Generic[T]):
         self.unreadable: dict[str, UnreadableObject] = {}
         self._unreadable_handlers: list[Callable[[str], None]] = []
         self._synced = asyncio.Event()
+        self._stream_broke = False  # the last list, which was streamed
         self.revision = ""  # every change up to here has been handled
 
     # -- reading
@@ -166,24 +179,55 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """List and watch until cancelled."""
-        failures = 0
+        since, failures = "", 0  # since: where the watch goes on; "": with a list
         while True:
+            before, stream = since, None
             try:
-                since = await self._relist()
-                failures = 0
-                while True:
-                    last, since = since, await self._watch(since)
-                    if since == last:  # the stream ended without an event: do not watch again in a tight loop
-                        await self._clock.sleep(REWATCH_DELAY)
+                if not since:
+                    stream = await self._list()
+                    since = self.revision
+                before = since
+                await self._follow(stream or self._changes(since))
+                failures, wait = 0, 0.0 if self.revision != before else REWATCH_DELAY
+                since = self.revision
             except Expired as error:
                 log.info("%s: %s; listing again", self.kind.resource, error)
+                failures = failures + 1 if self.revision == before else 1
+                since, wait = "", _delay(failures - 1)
             except OutfitterError as error:
-                failures += 1
-                wait = min(30.0, 0.1 * 2 ** min(failures, 9))
+                failures = failures + 1 if self.revision == before else 1
+                since = self.revision if since and isinstance(error, Unavailable) and failures < RELIST_AFTER else ""
+                wait = _delay(failures)  # for as long as the server itself asks to, its client waits
                 log.warning("%s: %s; trying again in %.1f s", self.kind.resource, error, wait)
-                await self._clock.sleep(wait)
+            if wait:
+                await self._clock.sleep(wait * (1 + self._jitter()))
 
-    async def _relist(self) -> str:
+    async def _list(self) -> AsyncIterator[Event] | None:
+        """Read all objects. A stream that goes on with the changes after them, or None: watch from their revision."""
+        stream, self._stream_broke = None if self._stream_broke else await self._open_stream(), False
+        if stream is None:
+            await self._list_pages()
+            return None
+        fresh: dict[str, Object] = {}
+        self._stream_broke = True  # unless it comes to the end: then the next list is one of pages
+        async for event in stream:
+            if event.type == "BOOKMARK":
+                if (event.object["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true":
+                    self._reset(fresh, event.object["metadata"]["resourceVersion"])
+                    self._stream_broke = False
+                    return stream
+            elif event.type == "DELETED":
+                fresh.pop(key_of(event.object), None)
+            else:
+                fresh[key_of(event.object)] = event.object
+        raise Unavailable(f"the stream of {self.kind.plural} ended before all had been sent")
+
+    async def _open_stream(self) -> AsyncIterator[Event] | None:
+        if not isinstance(self._store, StreamingStore):
+            return None
+        return await self._store.stream_list(self.kind, self._namespace, labels=self._labels, fields=self._fields)
+
+    async def _list_pages(self) -> None:
         fresh: dict[str, Object] = {}
         continue_ = ""
         while True:
@@ -193,25 +237,29 @@ class Informer(Generic[T]):
             continue_ = part.continue_
             if not continue_:
                 break
-        self._written = {key: number for key, number in self._written.items() if number > _number(part.revision)}
+        self._reset(fresh, part.revision)
+
+    def _reset(self, fresh: Mapping[str, Object], revision: str) -> None:
+        """All objects there are at a revision; handlers see what changed."""
+        self._written = {key: number for key, number in self._written.items() if number > _number(revision)}
         for key in [key for key in self._items if key not in fresh and key not in self._written]:
             self._put(key, None)
         for key, obj in sorted(fresh.items(), key=_creation_order):
             if self._versions.get(key) != obj["metadata"].get("resourceVersion") and key not in self._written:
                 self._put(key, obj)
-        self.revision = part.revision
+        self.revision = revision
         self._synced.set()
-        return part.revision
 
-    async def _watch(self, since: str) -> str:
-        """Handle events until the stream ends; returns the last revision seen."""
-        stream = self._store.watch(self.kind, self._namespace, since=since, labels=self._labels, fields=self._fields,
-                                   bookmarks=True)
+    def _changes(self, since: str) -> AsyncIterator[Event]:
+        return self._store.watch(self.kind, self._namespace, since=since, labels=self._labels, fields=self._fields,
+                                 bookmarks=True)
+
+    async def _follow(self, stream: AsyncIterator[Event]) -> None:
+        """Handle events until the stream ends."""
         async for event in stream:
-            since = self.revision = event.object["metadata"]["resourceVersion"]
+            self.revision = revision = event.object["metadata"]["resourceVersion"]
             if event.type != "BOOKMARK":
-                self._apply_event(key_of(event.object), _number(since), None if event.type == "DELETED" else event.object)
-        return since
+                self._apply_event(key_of(event.object), _number(revision), None if event.type == "DELETED" else event.object)
 
     def _apply_event(self, key: str, revision: int, obj: Object | None) -> None:
         """Apply a watch event unless `put` has applied the same or a newer revision. A write that removes the last finalizer is

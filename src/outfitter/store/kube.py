@@ -7,6 +7,7 @@ Maps the store's calls to REST paths; the server itself admits, defaults and per
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -16,9 +17,11 @@ from outfitter import errors
 from outfitter.api.kinds import Kind, Object
 from outfitter.store import base
 from outfitter.store.clock import Clock
+from outfitter.store.request_limiter import RequestLimiter
 from outfitter.store.rest_client import RestClient
 from outfitter.store.rest_config import RestConfig
 
+log = logging.getLogger(__name__)
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PATCHES: dict[base.PatchType, str] = {
     "merge": "application/merge-patch+json",
@@ -29,7 +32,8 @@ APPLY = "application/apply-patch+yaml"  # JSON is YAML too
 
 
 class Kube:
-    """The store in a cluster. Delete reads the object first, because most kinds answer a delete with a Status only."""
+    """The store in a cluster. Delete reads the object first, because most kinds answer a delete with a Status only; not for a
+    caller that knows its uid."""
 
     atomic = False
 
@@ -41,11 +45,14 @@ class Kube:
         user_agent: str = f"outfitter/{outfitter.__version__}",
         field_validation: str = "",
         warn: Callable[[str], None] | None = None,
+        limiter: RequestLimiter | None = None,
     ) -> None:
         """`field_validation` is what the server does about unknown fields in a write (Strict, Warn, Ignore); `warn` receives
-        the server's warnings."""
-        self._client = RestClient(access, clock=clock, user_agent=user_agent, warn=warn)
+        the server's warnings. `limiter`: shared with other clients of the server."""
+        self.limiter = limiter or RequestLimiter(clock)
+        self._client = RestClient(access, self.limiter, clock=clock, user_agent=user_agent, warn=warn)
         self._validation = {"fieldValidation": field_validation}
+        self._streams_lists = True  # as far as is known of the server
 
     @property
     def access(self) -> RestConfig:
@@ -129,7 +136,8 @@ class Kube:
             options["gracePeriodSeconds"] = grace
         if dry_run:
             options["dryRun"] = ["All"]
-        existing = await self._client.request("GET", path)
+        known: Object = {"metadata": {"name": name, "uid": uid, **({"namespace": namespace} if namespace else {})}}
+        existing = await self._client.request("GET", path) if uid is None else known
         answer = await self._client.request("DELETE", path, body=options)
         return existing if answer.get("kind") == "Status" else answer
 
@@ -138,7 +146,30 @@ class Kube:
     ) -> AsyncGenerator[base.Event, None]:
         query = {"watch": "true", "resourceVersion": since, "labelSelector": labels, "fieldSelector": fields,
                  "allowWatchBookmarks": "true" if bookmarks else ""}
-        async with contextlib.aclosing(await self._client.open_lines(_path(kind, namespace), query)) as lines:
+        async for event in self._events(kind, await self._client.open_lines(_path(kind, namespace), query)):
+            yield event
+
+    async def stream_list(
+        self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = ""
+    ) -> AsyncGenerator[base.Event, None] | None:
+        """As `base.StreamingStore`: Kubernetes has it behind the feature gate WatchList. A server that refuses it is not asked
+        again by this process."""
+        if not self._streams_lists:
+            return None
+        query = {"watch": "true", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan",
+                 "allowWatchBookmarks": "true", "labelSelector": labels, "fieldSelector": fields}
+        try:
+            lines = await self._client.open_lines(_path(kind, namespace), query)
+        except (errors.Invalid, errors.BadRequest) as error:
+            log.info("%s does not stream lists (%s): they are read in pages", self.access.server, error)
+            self._streams_lists = False
+            return None
+        except errors.Forbidden:  # the list reports which right is missing
+            return None
+        return self._events(kind, lines)
+
+    async def _events(self, kind: Kind, lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[base.Event, None]:
+        async with contextlib.aclosing(lines):
             async for line in lines:
                 yield self._event(kind, line)
 

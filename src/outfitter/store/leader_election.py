@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from outfitter.api.kinds import Kind, Object
@@ -31,16 +31,22 @@ class LeaderElection:
     saw it change."""
 
     def __init__(self, store: Store, kind: Kind, namespace: str, name: str, holder: str, *, clock: Clock,
-                 terms: Terms = Terms()) -> None:  # noqa: B008  # frozen
+                 terms: Terms = Terms(), annotations: Mapping[str, str] | None = None) -> None:  # noqa: B008  # frozen
+        """`annotations`: of the lease while this candidate holds it."""
         self._store, self._kind, self._namespace, self._name = store, kind, namespace, name
-        self.holder = holder
+        self.holder, self._annotations = holder, dict(annotations or {})
         self._clock, self._terms = clock, terms
         self._seen: tuple[str, float] = ("", 0.0)  # revision of the lease, when we first saw it
+        self._held: Object | None = None  # the lease as this candidate wrote it last
+        self._free_at = 0.0  # when the lease of another candidate may be taken, unless it is renewed
         self.renewed_by_other = ""  # the other candidate that has renewed or taken the lease since our first look
 
     async def acquire(self) -> bool:
-        """Take or renew the lease; False while another candidate holds it."""
+        """Take or renew the lease; False while another candidate holds it. Who holds it renews it as it wrote it last, without
+        reading it: at its revision, which no other has changed then."""
         now = rfc3339_micro(self._clock.now())
+        if self._held is not None and await self._replace({**self._held, "spec": {**self._held["spec"], "renewTime": now}}):
+            return True
         try:
             lease = await self._store.get(self._kind, self._name, self._namespace)
         except NotFound:
@@ -52,7 +58,8 @@ class LeaderElection:
                 self.renewed_by_other = str(spec["holderIdentity"])
             self._seen = (revision, self._clock.monotonic())
         if spec.get("holderIdentity") not in (self.holder, "", None):
-            if self._clock.monotonic() - self._seen[1] < float(spec.get("leaseDurationSeconds") or 0):
+            self._free_at = self._seen[1] + float(spec.get("leaseDurationSeconds") or 0)
+            if self._clock.monotonic() < self._free_at:
                 return False
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
             spec["acquireTime"] = now
@@ -60,6 +67,8 @@ class LeaderElection:
             spec["acquireTime"] = now
         spec |= {"holderIdentity": self.holder, "leaseDurationSeconds": math.ceil(self._terms.duration), "renewTime": now}
         lease["spec"] = spec
+        if self._annotations:
+            lease["metadata"]["annotations"] = {**(lease["metadata"].get("annotations") or {}), **self._annotations}
         return await self._replace(lease)
 
     async def release(self) -> None:
@@ -69,6 +78,7 @@ class LeaderElection:
             if lease["spec"].get("holderIdentity") == self.holder:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._replace(lease)
+                self._held = None
         except NotFound:
             pass
         except OutfitterError as error:
@@ -77,17 +87,19 @@ class LeaderElection:
     async def _create(self, now: str) -> bool:
         spec = {"holderIdentity": self.holder, "leaseDurationSeconds": math.ceil(self._terms.duration), "acquireTime": now,
                 "renewTime": now, "leaseTransitions": 0}
-        meta = {"name": self._name, "namespace": self._namespace}
+        meta = {"name": self._name, "namespace": self._namespace,
+                **({"annotations": self._annotations} if self._annotations else {})}
         try:
-            await self._store.create(self._kind, {"metadata": meta, "spec": spec})
+            self._held = await self._store.create(self._kind, {"metadata": meta, "spec": spec})
         except AlreadyExists:
             return False
         return True
 
     async def _replace(self, lease: Object) -> bool:
+        self._held = None  # until it is answered
         try:
-            await self._store.replace(self._kind, lease)
-        except Conflict:
+            self._held = await self._store.replace(self._kind, lease)
+        except (Conflict, NotFound):
             return False
         return True
 
@@ -95,7 +107,8 @@ class LeaderElection:
         """Wait for the lease and run `work` while it is held; cancel `work` and return when the lease is lost."""
         held = self._clock.monotonic()
         while not await self._try():
-            await self._clock.sleep(self._terms.every)
+            left = self._free_at - self._clock.monotonic()
+            await self._clock.sleep(min(self._terms.every, left) if left > 0 else self._terms.every)
             held = self._clock.monotonic()
         log.info("%s holds %s/%s", self.holder, self._namespace, self._name)
         task, renewing = asyncio.ensure_future(work()), asyncio.ensure_future(self._renew(held))
@@ -113,12 +126,14 @@ class LeaderElection:
     async def _renew(self, held: float) -> None:
         """Renew until every attempt of the last `renew` seconds failed or was not answered. `held` is when the last successful
         attempt began: other candidates may measure from then."""
+        begun = self._clock.monotonic()
         while (left := held + self._terms.renew - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(self._terms.every, left))
+            # One that took long is followed by the next at once.
+            await self._clock.sleep(min(max(0.0, begun + self._terms.every - self._clock.monotonic()), left))
             begun = self._clock.monotonic()
             attempt = asyncio.ensure_future(self._try())
             limit_seconds = min(
-                held + self._terms.renew - begun, self._terms.renew / 3
+                held + self._terms.renew - begun, self._terms.renew / 2
             )  # a request that is not answered is sent again
             limit = asyncio.ensure_future(self._clock.sleep(limit_seconds))
             try:

@@ -2,12 +2,12 @@
 into one of our errors with the server's own message, and retries.
 
 Only requests that cannot have written anything are retried: reads after a broken connection, and any request that the server
-answered with 429. Knows paths and verbs, no kinds. Called by `kube.Kube` alone."""
+answered with 429. When the next one may be sent is the limiter's to say, for all requests of the process. Knows paths and
+verbs, no kinds. Called by `kube.Kube` alone."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import os
 import re
@@ -24,17 +24,18 @@ from yarl import URL
 from outfitter import errors
 from outfitter.api.kinds import Object
 from outfitter.store.clock import Clock
+from outfitter.store.request_limiter import LONGEST_WAIT, RequestLimiter
 from outfitter.store.rest_config import RestConfig
 
 BACKOFF = (0.1, 0.4, 1.6)  # seconds before each retry
-LONGEST_WAIT = 30.0  # seconds; a longer Retry-After is raised to the caller
-MAX_CALLS = 64  # concurrent requests; watches are not counted
 ANSWER_TIMEOUT = 75.0  # seconds without a byte; the server itself gives up on a request after 60
 CONNECT_TIMEOUT = 10.0
 LARGE_BODY = 1 << 20  # bytes; a larger body is streamed, so that the event loop is not blocked
 KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # a dead peer ends a silent watch in 60 s
 
 JSON = "application/json"
+BUSY = (429, 503)
+NO_PATH = b"404 page not found"  # of kube-apiserver, for a group or version that it does not have
 BY_CODE: dict[int, type[errors.OutfitterError]] = {
     401: errors.Unauthorized,
     403: errors.Forbidden,
@@ -46,6 +47,7 @@ BY_CODE: dict[int, type[errors.OutfitterError]] = {
 }
 
 _WARNING = re.compile(r'\d{3} \S+ "(?P<text>(?:[^"\\]|\\.)*)"')
+_API = re.compile(r"/apis/([^/]+/[^/]+)/")
 _LAST_ATTEMPT = "the last attempt returns or raises"
 
 
@@ -53,14 +55,14 @@ class RestClient:
     """`warn` receives the text of each Warning header of the server."""
 
     def __init__(
-        self, config: RestConfig, *, clock: Clock, user_agent: str, warn: Callable[[str], None] | None = None
+        self, config: RestConfig, limiter: RequestLimiter, *, clock: Clock, user_agent: str,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
-        self.config = config
+        self.config, self.limiter = config, limiter
         self._clock = clock
         self._user_agent = user_agent
         self._warn = warn
         self._session: aiohttp.ClientSession | None = None
-        self._slots = asyncio.Semaphore(MAX_CALLS)
         self._call_timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=ANSWER_TIMEOUT)
         self._watch_timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
 
@@ -129,9 +131,7 @@ class RestClient:
         details = status.get("details") or {}
         message = status.get("message") or status.get("reason") or f"{self.config.server} answered {code}"
         if code == 429 or code >= 500:
-            header = headers.get("Retry-After", "")
-            after = details.get("retryAfterSeconds") or (int(header) if header.isascii() and header.isdigit() else 0)
-            return errors.Unavailable(message, float(after or 1))
+            return errors.Unavailable(message, _retry_after(status, headers) or 1.0)
         if code == 422:
             causes = [
                 errors.Cause(
@@ -165,12 +165,23 @@ class RestClient:
     async def _wait_or_raise(
         self, method: str, response: aiohttp.ClientResponse, payload: bytes, wait: float | None
     ) -> None:
-        """Wait as long as the server asks when a retry is allowed, else raise its error."""
-        error = self._response_error(response.status, payload, response.headers)
-        retryable = response.status == 429 or (response.status == 503 and method == "GET")
+        """Return when a retry is allowed, else raise the server's error. A server that is too busy is waited for by the
+        limiter, before any request is sent."""
+        code, status = response.status, self._status(response.status, payload, response.url.path)
+        error = self.status_error(code, status, response.headers)
+        retryable = code == 429 or (code == 503 and method == "GET")
         if wait is None or not retryable or not isinstance(error, errors.Unavailable) or error.retry_after > LONGEST_WAIT:
             raise error
-        await self._clock.sleep(max(error.retry_after, wait))
+        if not _is_busy(code, status, response.headers):
+            await self._clock.sleep(wait)
+
+    def _record(self, method: str, response: aiohttp.ClientResponse, payload: bytes) -> None:
+        """Tell the limiter how the server answered."""
+        code = response.status
+        if code in BUSY and _is_busy(code, status := self._status(code, payload), response.headers):
+            self.limiter.refused(method, code, _retry_after(status, response.headers))
+        else:
+            self.limiter.answered(method, code)
 
     async def _attempt(
         self, method: str, url: URL, *, headers: Mapping[str, str], body: bytes | None, stream: bool = False
@@ -179,13 +190,17 @@ class RestClient:
         a successful stream."""
         for wait in (*BACKOFF, None):
             try:
-                async with contextlib.nullcontext() if stream else self._slots:
+                async with self.limiter.slot(counted=not stream):
                     response = await self._send(method, url, headers, body, stream=stream)
                     if stream and response.status < 300:
+                        self.limiter.answered(method, response.status)
                         return response, b""
                     async with response:
-                        return response, await response.read()
+                        payload = await response.read()
+                self._record(method, response, payload)
+                return response, payload
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self.limiter.failed(method)
                 if method != "GET" or wait is None:
                     raise _connection_error(self.config.server, error) from error
             await self._clock.sleep(wait)
@@ -232,7 +247,10 @@ class RestClient:
         text = urlencode({key: value for key, value in query.items() if value != ""}, quote_via=quote)
         return URL(f"{self.config.server}{path}{'?' + text if text else ''}", encoded=True)
 
-    def _response_error(self, code: int, payload: bytes, headers: Mapping[str, str]) -> errors.OutfitterError:
+    def _status(self, code: int, payload: bytes, path: str = "") -> Object:
+        """The Status of an answer that is an error."""
+        if code == 404 and payload.strip() == NO_PATH and (api := _API.match(path)):
+            return {"message": f"{self.config.server} does not serve {api[1]}: outfit doctor says what this cluster lacks"}
         try:
             status = msgspec.json.decode(payload, type=dict)
         except msgspec.DecodeError:
@@ -240,7 +258,18 @@ class RestClient:
         if status.get("kind") != "Status":  # the answer of a proxy, or of a server that is not Kubernetes
             text = payload[:200].decode(errors="replace").strip()
             status = {"message": f"{self.config.server} answered {code}" + (f": {text}" if text else "")}
-        return self.status_error(code, status, headers)
+        return status
+
+
+def _retry_after(status: Object, headers: Mapping[str, str]) -> float:
+    """The seconds for which a server asks to be left alone; 0: it does not say."""
+    header, details = headers.get("Retry-After", ""), status.get("details") or {}
+    return float(details.get("retryAfterSeconds") or (int(header) if header.isascii() and header.isdigit() else 0))
+
+
+def _is_busy(code: int, status: Object, headers: Mapping[str, str]) -> bool:
+    """Whether the server itself is. 503 without a delay comes from a server behind it, which may be the only one away."""
+    return code == 429 or (code == 503 and _retry_after(status, headers) > 0)
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:

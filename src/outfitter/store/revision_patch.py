@@ -37,6 +37,9 @@ async def patch_decided(
         patches = decide(newest.get)
         try:
             for change in patches:
+                if change.creates:
+                    await store.create(change.kind, change.patch, dry_run=dry_run)
+                    continue
                 written = await patch_at_revision(store, change.kind, newest[change.kind], change.patch, change.subresource,
                                                   dry_run=dry_run)
                 if not dry_run:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import aggregated_apis
+from outfitter.api.served import aggregated_apis
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, NotFound, OutfitterError, StartupRefused, Unavailable
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock

@@ -46,7 +46,7 @@ def test_which_gates_are_closed(case: Case) -> None:
 def test_without_a_kubevirt_object_everything_has_its_default() -> None:
     plain = kubevirt_config.read_config(None)
     assert plain.gates.closed(feature_gates.KNOWN) == []
-    assert (plain.permitted, plain.rollout, plain.update_methods) == (None, "LiveUpdate", ())
+    assert (plain.permitted, plain.rollout, plain.update_methods) == (None, "LiveUpdate", None)
 
 
 def test_other_settings() -> None:

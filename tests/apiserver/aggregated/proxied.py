@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver.auth import PEER
-from outfitter.errors import OutfitterError
+from outfitter.errors import NotFound, OutfitterError
 from outfitter.store.base import Listing
 from outfitter.store.memory import Memory
 from tests.apiserver.asgi import Client
@@ -74,8 +74,11 @@ class SeamStore(Memory):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.listed: dict[Kind, list[Object]] = {}  # what a list of a kind has instead
+        self.unknown: set[Kind] = set()  # kinds that this cluster does not serve
 
     async def list(self, kind: Kind, namespace: str = "", **options: Any) -> Listing:
+        if kind in self.unknown:
+            raise NotFound("the server could not find the requested resource")
         whole = await super().list(kind, namespace, **options)
         return Listing(self.listed[kind], whole.revision) if kind in self.listed else whole
 

@@ -50,10 +50,12 @@ def virtctl() -> str:
 class Aggregation:
     """`outfit webhook` as a process, on a control plane where `outfit install` has put its rights and APIServices."""
 
-    def __init__(self, cluster: kubernetes.Cluster, folder: Path) -> None:
+    def __init__(self, cluster: kubernetes.Cluster, folder: Path, *options: str) -> None:
+        """`options`: further ones of the installation."""
         self.cluster, self.folder = cluster, folder
         [self.port] = kubernetes.free_ports(1)
-        done = typed("install", "--apply", "--webhook-url", f"https://localhost:{self.port}", kubeconfig=cluster.kubeconfig)
+        done = typed("install", "--apply", "--webhook-url", f"https://localhost:{self.port}", *options,
+                     kubeconfig=cluster.kubeconfig)
         assert done.code == 0, done
         self.roles = ClusterRoles(cluster, folder)
         self.webhook = self.roles.start("webhook", "--address", f"127.0.0.1:{self.port}").ready()

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from outfitter.api.kinds import Object
-from outfitter.api.launcher import launcher_protocol as protocol
+from outfitter.api.launcher import launcher_paths
 from outfitter.node import launchers
 from tests.e2e.forked_server import ForkedServer
 
@@ -33,12 +33,12 @@ class PodFolder:
 
     def __init__(self, folder: Path, pod: str = "") -> None:
         self.kubelet, self.uid = folder / "kubelet", pod or str(uuid.uuid4())
-        self.sockets = self.kubelet / "pods" / self.uid / launchers.VOLUMES / protocol.VOLUME
+        self.sockets = self.kubelet / "pods" / self.uid / launchers.VOLUMES / launcher_paths.VOLUME
         self.sockets.mkdir(parents=True)
         self.container = folder / self.uid[:6]
         self.container.mkdir()
         (self.container / "s").symlink_to(self.sockets)
-        self.socket = self.container / "s" / protocol.SOCKET
+        self.socket = self.container / "s" / launcher_paths.SOCKET
         self.state, self.root, self.log = (self.container / name for name in ("vm", "root", "log"))
         self.termination_log = self.container / "why"
 

@@ -26,6 +26,7 @@ from outfitter.node.devices import vfio
 from outfitter.node.host_audit import HostAudit
 from outfitter.node.kubelet.claim_driver import ClaimDriver
 from outfitter.node.kubelet.plugin import KubeletPlugin
+from outfitter.node.pool_pages import PoolPages
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, ManualClock, SystemClock
 from outfitter.store.memory import Memory
@@ -76,7 +77,7 @@ class DriverHost:
         self.preparation = ClaimPreparation(self.store, [self.host], clock=self.clock)
         audit = HostAudit(self.store, [self.host], clock=self.clock, pages=pages, begin=self.preparation.begin,
                           slices=self.context.informer(kinds.RESOURCE_SLICE), events=self.context.events)
-        bookings = ClaimBookings(self.store, self.preparation, pages, clock=self.clock)
+        bookings = ClaimBookings(self.store, self.preparation, PoolPages(self.store), clock=self.clock)
         self.driver = ClaimDriver(self.store, self.host, bookings, self.preparation, clock=self.clock,
                                   events=self.context.events)
         controllers: list[Controller] = [audit, *([LedgerMirror(self.context)] if self._mirror else [])]

@@ -5,8 +5,8 @@ no device to prepare, so that a claim is booked and then refused."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -14,9 +14,8 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.install import names
-from outfitter.store import pki
-from tests import kubernetes
-from tests.cluster_roles import NAMESPACE, ClusterRoles, RoleRun
+from tests import audit_log, kubernetes
+from tests.cluster_roles import ClusterRoles, RoleRun
 from tests.node.kubelet import driver_host, kubelet_client
 from tests.node.kubelet.driver_host import DRIVER
 from tests.node.kubelet.kubelet_client import KubeletClient
@@ -31,28 +30,13 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRoles]:
     if kubernetes.assets() is None:
         pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("node-process")
-    with kubernetes.Cluster(folder / "cluster", learn=()) as cluster:
+    with kubernetes.Cluster(folder / "cluster", learn=(), apiserver_flags=audit_log.flags(folder)) as cluster:
         found = ClusterRoles(cluster, folder / "roles")
         found.install()
         try:
             yield found
         finally:
             found.stop()
-
-
-def agent_kubeconfig(roles: ClusterRoles) -> Path:
-    """With a token of the agent's pod, which names its node, as a DaemonSet's pod has it."""
-    roles.create("/api/v1/nodes", {"metadata": {"name": NODE}})
-    roles.create(f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "agent"}, "spec": {
-        "nodeName": NODE, "serviceAccountName": names.NODE, "containers": [{"name": "agent", "image": "agent"}]}})
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
-        "expirationSeconds": 7200, "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "agent"}}}
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{names.NODE}/token"
-    token = json.loads(roles.cluster.request("POST", path, request))["status"]["token"]
-    ca = (roles.cluster.folder / "pki" / "ca.crt").read_bytes()
-    file = roles.folder / "agent.kubeconfig"
-    pki.save_private(file, json.dumps(pki.kubeconfig(roles.cluster.server, ca=ca, token=token)).encode())
-    return file
 
 
 def allocated_claim(roles: ClusterRoles) -> dict[str, str]:
@@ -74,7 +58,8 @@ def states(roles: ClusterRoles) -> list[str]:
 
 async def test_the_driver_of_a_node_agent_that_is_killed_and_stopped(roles: ClusterRoles) -> None:
     client = KubeletClient(kubelet_client.published_definitions() or kubelet_client.our_definitions())
-    access, claim = agent_kubeconfig(roles), allocated_claim(roles)
+    roles.create("/api/v1/nodes", {"metadata": {"name": NODE}})
+    access, claim = roles.agent_kubeconfig(NODE), allocated_claim(roles)
     with driver_host.short_folder() as folder:
         socket = folder / "plugins_registry" / f"{DRIVER}-reg.sock"
         socket.parent.mkdir()
@@ -100,3 +85,40 @@ async def test_the_driver_of_a_node_agent_that_is_killed_and_stopped(roles: Clus
         assert node.stop() == 0
         assert not list(folder.rglob("*.sock"))
         assert roles.forbidden() == []
+
+
+OWN = {f"{verb} {selected}" for verb, selected in (
+    ("watch", f"ledgerpages metadata.name={NODE}"), ("watch", f"pods spec.nodeName={NODE}"),
+    ("watch", f"resourceslices spec.nodeName={NODE}"), ("watch", f"virtualmachineinstances status.nodeName={NODE}"),
+    ("list", f"ledgerpages metadata.name={NODE}"), ("list", f"providertrees metadata.name={NODE}"),
+    ("list", f"hostinventories metadata.name={NODE}"), ("list", f"resourceslices spec.nodeName={NODE}"))}
+# What belongs to no node: pages of pools, and slices of the driver of a pool of which this node has none.
+SHARED = {"list ledgerpages spec.host=", f"list resourceslices spec.nodeName=,spec.driver={DRIVER}"}
+
+
+def test_an_agent_reads_nothing_of_other_nodes(roles: ClusterRoles) -> None:
+    """Every list and watch that it made, from the audit log of the API server."""
+    asked = [each for each in audit_log.requests(roles.folder.parent) if each.account == names.NODE]
+    many = {str(each) for each in asked if each.verb in ("list", "watch")}
+    assert many >= OWN, "what it has to read"
+    assert many - OWN == SHARED
+    assert all(each.name or each.verb != "get" for each in asked if each.resource)
+
+
+def test_the_writes_of_an_agent(roles: ClusterRoles) -> None:
+    """Only our own kinds are replaced whole; of others an agent writes slices, and nothing else here."""
+    asked = [each for each in audit_log.requests(roles.folder.parent) if each.account == names.NODE]
+    replaced = {each.resource for each in asked if each.verb == "update"}
+    assert replaced <= {"ledgerpages", "hostinventories", "providertrees", "pastbookings", "resourceslices"}
+    assert "ledgerpages" in replaced
+
+
+def test_a_prepared_claim_costs_few_requests(roles: ClusterRoles) -> None:
+    """Six calls to prepare or unprepare were made above: the claim, the pages of pools, the host's page, and its write."""
+    asked = [each for each in audit_log.requests(roles.folder.parent) if each.account == names.NODE]
+    counts = Counter(f"{each.verb} {each.resource}" for each in asked)
+    prepares, unprepares, starts = 2, 2, 3
+    assert counts["get resourceclaims"] == prepares
+    assert counts["list ledgerpages"] <= starts + 2 * prepares + unprepares
+    assert counts["update ledgerpages"] + counts["create ledgerpages"] <= 3, "booked, prepared, released"
+    assert counts["get pods"] <= prepares

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from outfitter.store import kube
+from outfitter.store.request_limiter import RequestLimiter
 from tests.store.kube.simulated_server import Impatient, SimulatedServer, access_to
 
 
@@ -25,6 +26,6 @@ async def simulated() -> AsyncIterator[SimulatedServer]:
 
 @pytest.fixture
 async def backend(simulated: SimulatedServer, clock: Impatient, tmp_path: Path) -> AsyncIterator[kube.Kube]:
-    store = kube.Kube(access_to(simulated.url, tmp_path), clock=clock)
+    store = kube.Kube(access_to(simulated.url, tmp_path), clock=clock, limiter=RequestLimiter(clock, jitter=lambda: 0.0))
     yield store
     await store.close()

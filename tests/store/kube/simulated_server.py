@@ -108,5 +108,12 @@ def access_to(server: str, tmp_path: Path, user: dict[str, Any] | None = None) -
     return kubeconfig.load(tmp_path / "config", clock=ManualClock(), env={})
 
 
+async def until(ready: Callable[[], bool]) -> None:
+    """Wait for what a server or an informer does; by real time, whatever clock they have."""
+    async with asyncio.timeout(60):
+        while not ready():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
 async def changes(store: base.Store, **kwargs: Any) -> list[base.Event]:
     return [change async for change in store.watch(kinds.POD, "n", since="1", **kwargs)]

@@ -70,8 +70,13 @@ async def test_the_life_of_an_object(real: kube.Kube, space: str) -> None:
     with pytest.raises(errors.Conflict, match="ResourceVersion in the precondition"):
         await real.delete(kinds.CONFIG_MAP, "life", space, revision=changed["metadata"]["resourceVersion"])
     await real.delete(kinds.CONFIG_MAP, "life", space, dry_run=True)
-    last = await real.delete(kinds.CONFIG_MAP, "life", space, uid=made["metadata"]["uid"])
+    with pytest.raises(errors.Conflict, match="UID in the precondition"):
+        await real.delete(kinds.CONFIG_MAP, "life", space, uid="another")
+    last = await real.delete(kinds.CONFIG_MAP, "life", space)
     assert last["data"] == {"b": "4", "c": "5"}
+    again = await real.create(kinds.CONFIG_MAP, config_map(space, "life"))
+    last = await real.delete(kinds.CONFIG_MAP, "life", space, uid=again["metadata"]["uid"])
+    assert (last["metadata"]["name"], last["metadata"]["uid"]) == ("life", again["metadata"]["uid"])
     with pytest.raises(errors.NotFound, match='configmaps "life" not found'):
         await real.get(kinds.CONFIG_MAP, "life", space)
 

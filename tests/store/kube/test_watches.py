@@ -10,7 +10,7 @@ from aiohttp import web
 
 from outfitter import errors
 from outfitter.api import kinds
-from outfitter.store import kube, rest_client
+from outfitter.store import kube, request_limiter
 from tests.store.kube.simulated_server import (
     BIG,
     POD,
@@ -68,7 +68,7 @@ async def test_a_watch_that_cannot_begin_is_tried_again(
 ) -> None:
     simulated.answers = [hang_up, answers_with(429, "busy", Retry_After="4"), streams(event("ADDED", POD))]
     assert [change.type for change in await changes(backend)] == ["ADDED"]
-    assert clock.slept == [0.1, 4]
+    assert clock.slept == pytest.approx([0.1, 4])
 
 
 async def test_leaving_a_watch_closes_it(backend: kube.Kube, simulated: SimulatedServer) -> None:
@@ -94,7 +94,7 @@ async def test_leaving_a_watch_closes_it(backend: kube.Kube, simulated: Simulate
 
 async def test_watches_do_not_take_the_places_of_calls(backend: kube.Kube, simulated: SimulatedServer) -> None:
     release, all_there = asyncio.Event(), asyncio.Event()
-    count = rest_client.MAX_CALLS + 5
+    count = request_limiter.MAX_CALLS + 5
 
     async def waiting(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:

@@ -26,4 +26,6 @@ def action_patches(kind: Kind, name: str, action: str, options: ActionOptions, *
         return [ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: wanted}}, "status")]
     found = read(kinds.VMI)
     own = found if found is not None and vm_api.belongs(found, obj) else None
+    if action == vm_actions.MIGRATE:
+        return [vm_actions.requested_migration(obj, own, options)]
     return vm_actions.requested_changes(cast("vm_actions.Action", action), obj, own, options)

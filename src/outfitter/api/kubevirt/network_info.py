@@ -142,6 +142,25 @@ def _read(entry: Mapping[str, Any]) -> Wire:
                 str(wire.get("bridge") or ""), wire.get("vlan"), str(wire.get("why") or ""))
 
 
+def pod_interface(pod: Mapping[str, Any], network: str) -> Mapping[str, Any] | None:
+    """What Multus reports of a secondary network in a pod's network-status; None while it reports nothing."""
+    text = (pod["metadata"].get("annotations") or {}).get(STATUS)
+    try:
+        listed = json.loads(text) if text else []
+    except ValueError:
+        return None
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict) and entry.get("interface") == interface_name(network):
+            return entry
+    return None
+
+
+def attached_name(pod: Mapping[str, Any], network: str) -> str | None:
+    """The definition ("namespace/name") to which a network of a pod is attached, as its network-status reports."""
+    found = pod_interface(pod, network)
+    return str(found.get("name")) if found is not None else None
+
+
 def wires_of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
     """The attachments in a pod's annotation; empty where there is none or it is invalid."""
     text = (pod["metadata"].get("annotations") or {}).get(INFO)

@@ -107,7 +107,15 @@ def is_its(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     """Whether a started VMI runs in this pod. A pod of the same name may have replaced it, created from an outdated cache: the
     VMI has ended nevertheless."""
     known = status.get("activePods")
-    return not known or pod["metadata"]["uid"] in known
+    return not known or pod["metadata"]["uid"] in known or _arrived_in(pod, status)
+
+
+def _arrived_in(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether the last migration moved the VMI to this pod's host."""
+    state = status.get("migrationState") or {}
+    host = pod["spec"].get("nodeName")
+    return bool(state.get("completed") and not state.get("failed") and host and state.get("targetNode") == host
+                and status.get("nodeName") == host and state.get("targetPod") in (None, pod["metadata"]["name"]))
 
 
 def belongs(obj: Mapping[str, Any], vm: Mapping[str, Any]) -> bool:

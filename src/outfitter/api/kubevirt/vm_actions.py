@@ -5,7 +5,7 @@ controller removes when it is done. Actions on a running VMI are in `vmi_actions
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from outfitter.api import kinds
@@ -15,6 +15,8 @@ from outfitter.errors import BadRequest, Conflict
 
 Action = Literal["start", "stop", "restart"]
 ACTIONS: tuple[Action, ...] = ("start", "stop", "restart")
+MIGRATE = "migrate"  # creates a migration; who may start and stop a VM may not migrate it (`install.user_roles`)
+MIGRATION_PREFIX = "kubevirt-migrate-vm-"  # of the names of migrations that it creates
 GROUP = "subresources.kubevirt.io"  # the API group of the actions
 GRACE_FIELDS: Mapping[str, str] = {"stop": "gracePeriod", "restart": "gracePeriodSeconds"}  # field of the options by action
 PAUSED: Object = {"paused": "true"}  # data of a Start request
@@ -28,6 +30,7 @@ class ActionOptions:
     dry_run: bool = False
     paused: bool = False  # start with paused vCPUs
     grace: int | None = None  # grace period in seconds; None: from the spec
+    node_selector: Mapping[str, str] = field(default_factory=dict)  # of migrate: labels that the target must have
     outfit: bool = False  # from `outfit vm`: may start a VM with Once or one that is stopping, and cancel a pending start
 
     def body(self, action: str) -> Object:
@@ -36,6 +39,8 @@ class ActionOptions:
                         "outfit": self.outfit or None}
         if action in GRACE_FIELDS:
             body[GRACE_FIELDS[action]] = self.grace
+        if action == MIGRATE:
+            body["addedNodeSelector"] = dict(self.node_selector) or None
         return {field: value for field, value in body.items() if value is not None}
 
 
@@ -44,11 +49,12 @@ PLAIN = ActionOptions()
 
 @dataclass(frozen=True, slots=True)
 class ObjectPatch:
-    """A merge patch of the VM or its VMI."""
+    """A merge patch of the VM or its VMI; or, of another kind, an object to create."""
 
     kind: Kind
     patch: Object
     subresource: Literal["", "status"] = ""
+    creates: bool = False
 
 
 def parse_options(action: str, body: Any) -> ActionOptions:
@@ -60,11 +66,31 @@ def parse_options(action: str, body: Any) -> ActionOptions:
         raise BadRequest(f'dryRun: Unsupported value: {dry_run!r}: supported values: ["All"]')
     if not isinstance(paused, bool):
         raise BadRequest(f"paused: Invalid value: {paused!r}: must be true or false")
-    field = GRACE_FIELDS.get(action, "")
-    grace = body.get(field)
+    grace_field = GRACE_FIELDS.get(action, "")
+    grace = body.get(grace_field)
     if grace is not None and (type(grace) is not int or grace < 0):
-        raise BadRequest(f"{field}: Invalid value: {grace!r}: gracePeriod has to be greater or equal to 0, in whole seconds")
-    return ActionOptions(bool(dry_run), paused and action == "start", grace, outfit=body.get("outfit") is True)
+        raise BadRequest(f"{grace_field}: Invalid value: {grace!r}: gracePeriod has to be greater or equal to 0, in whole "
+                         "seconds")
+    selector = body.get("addedNodeSelector") or {}
+    if not isinstance(selector, Mapping) or not all(isinstance(word, str) for pair in selector.items() for word in pair):
+        raise BadRequest(f"addedNodeSelector: Invalid value: {selector!r}: must be labels of nodes with their values")
+    return ActionOptions(bool(dry_run), paused and action == "start", grace, dict(selector) if action == MIGRATE else {},
+                         outfit=body.get("outfit") is True)
+
+
+def requested_migration(vm: Object, instance: Mapping[str, Any] | None, options: ActionOptions = PLAIN) -> ObjectPatch:
+    """The migration of a VM to create. Conflict: it does not run. Whether it can migrate is decided by admission."""
+    if instance is None or (instance.get("status") or {}).get("phase") != "Running":
+        raise _conflict(vm, "VM is not running")
+    return migration_of(instance, options)
+
+
+def migration_of(instance: Mapping[str, Any], options: ActionOptions = PLAIN) -> ObjectPatch:
+    meta = instance["metadata"]
+    spec = {"vmiName": meta["name"], **({"addedNodeSelector": dict(options.node_selector)} if options.node_selector else {})}
+    return ObjectPatch(kinds.MIGRATION, {
+        "apiVersion": kinds.MIGRATION.api_version, "kind": kinds.MIGRATION.kind,
+        "metadata": {"generateName": MIGRATION_PREFIX, "namespace": meta["namespace"]}, "spec": spec}, creates=True)
 
 
 def requested_changes(

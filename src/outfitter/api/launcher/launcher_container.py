@@ -10,9 +10,8 @@ from typing import Any
 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import cloudinit, device_refs, network_info
-from outfitter.api.launcher import launcher_protocol
+from outfitter.api.launcher import launcher_paths
 
-STATE = "/var/run/outfitter/vm"  # the launcher's folder: config drive, libvirt's sockets and state
 USER = 107  # of QEMU, as in KubeVirt's images
 # libvirt raises the limit of locked memory for a QEMU that has VFIO devices, and that takes this capability.
 PASSTHROUGH_CAPABILITIES = ("SYS_RESOURCE",)
@@ -38,7 +37,7 @@ def runnable(pod: Object, instance: Mapping[str, Any], settings: LauncherSetting
         "image": settings.image,
         "imagePullPolicy": settings.pull_policy,
         "command": ["outfit", "launcher"],
-        "args": ["--socket", f"{launcher_protocol.FOLDER}/{launcher_protocol.SOCKET}", "--state", STATE,
+        "args": ["--socket", f"{launcher_paths.FOLDER}/{launcher_paths.SOCKET}", "--state", launcher_paths.STATE,
                  "--hypervisor", settings.hypervisor],
         "resources": _resources(compute["resources"], settings.kvm_resource),
         "securityContext": _security_context(root=passthrough),
@@ -80,8 +79,8 @@ def _resources(asked: Object, kvm_resource: str) -> Object:
 def _volumes(instance: Mapping[str, Any]) -> Iterator[tuple[Object, Object]]:
     """Volumes of the pod, each with its mount in the container. Secrets are mounted, so that neither the launcher nor the node
     agent may read Secrets of the API server."""
-    yield _empty_dir(launcher_protocol.VOLUME, launcher_protocol.FOLDER)
-    yield _empty_dir("vm", STATE, medium="Memory")  # a config drive has Secrets in it
+    yield _empty_dir(launcher_paths.VOLUME, launcher_paths.FOLDER)
+    yield _empty_dir("vm", launcher_paths.STATE, medium="Memory")  # a config drive has Secrets in it
     folders: dict[str, list[str]] = {}  # folder -> Secrets in it: user data and network data may be in two
     for reference in cloudinit.secrets(instance["spec"]):
         folders.setdefault(reference.folder, []).append(reference.secret)

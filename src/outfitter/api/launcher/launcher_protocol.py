@@ -17,17 +17,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outfitter.api.hypervisor import Domain, Ended, Paused
+from outfitter.api.hypervisor import Domain, DomainNic, Ended, Paused
 from outfitter.api.kinds import Object
 from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import BadRequest, HypervisorAway, HypervisorError, OutfitterError, StartFailed
 
-VERSION = (1, 0)  # the minor number is raised for what an older side may ignore, the major one for what it may not
+VERSION = (1, 1)  # the minor number is raised for what an older side may ignore, the major one for what it may not
 SKEW = 1  # minor versions by which the sides may differ
 MAX_MESSAGE = 8 << 20  # bytes of a line; a VMI is at most as large as etcd takes it, 1.5 MB
-VOLUME = "sockets"  # the emptyDir of a launcher pod
-SOCKET = "launcher.sock"  # the file in it
-FOLDER = f"/var/run/outfitter/{VOLUME}"  # where the launcher's container has the volume
 
 
 class LauncherHello(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,9 +73,43 @@ class VmCall(msgspec.Struct, frozen=True, omit_defaults=True):
     grace: float = 0.0  # of `stop`
 
 
+class PlugNic(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Of `attach`: an interface of the VMI that its domain does not have yet."""
+
+    vmi: Object
+    name: str
+    network_info: str  # `api.kubevirt.network_info`, with its entry
+
+
+class NicCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of `detach` and `link`: an interface of the domain."""
+
+    uid: str
+    alias: str
+    up: bool = True  # of `link`
+
+
 class PausedState(msgspec.Struct, frozen=True):
     reason: str
     message: str
+
+
+class NicState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    alias: str
+    name: str
+    type: str = ""
+    mac: str = ""
+    link_up: bool = True
+    tap: str = ""
+    address: str = ""
+    vlan: int | None = None
+
+    @classmethod
+    def of(cls, nic: DomainNic) -> NicState:
+        return cls(nic.alias, nic.name, nic.type, nic.mac, nic.link_up, nic.tap, nic.address, nic.vlan)
+
+    def to_nic(self) -> DomainNic:
+        return DomainNic(self.alias, self.name, self.type, self.mac, self.link_up, "", self.tap, self.address, self.vlan)
 
 
 class DomainState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,15 +117,16 @@ class DomainState(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     devices: tuple[str, ...] = ()
     paused: PausedState | None = None
+    nics: tuple[NicState, ...] = ()
 
     @classmethod
     def of(cls, domain: Domain) -> DomainState:
         paused = PausedState(domain.paused.reason, domain.paused.message) if domain.paused is not None else None
-        return cls(domain.uid, domain.name, domain.devices, paused)
+        return cls(domain.uid, domain.name, domain.devices, paused, tuple(map(NicState.of, domain.nics)))
 
     def to_domain(self) -> Domain:
         paused = Paused(self.paused.reason, self.paused.message) if self.paused is not None else None
-        return Domain(self.uid, self.name, "", self.devices, paused=paused)
+        return Domain(self.uid, self.name, "", self.devices, paused=paused, nics=tuple(nic.to_nic() for nic in self.nics))
 
 
 class EndedState(msgspec.Struct, frozen=True):

@@ -204,6 +204,42 @@ def bookings(state: str) -> Reader:
     return read
 
 
+def _answered(obj: Object) -> str:
+    """The condition by which a ResourcePoolStatusRequest is answered: "Complete", "Failed"; "" before."""
+    return next((str(each["type"]) for each in items(obj, "status.conditions")
+                 if each.get("type") in ("Complete", "Failed") and each.get("status") == "True"), "")
+
+
+def pool_sum(field: str) -> Reader:
+    def read(obj: Object, now: datetime) -> Cell:
+        if not obj.get("status") or _answered(obj) == "Failed":
+            return "-"
+        return str(sum(count for pool in items(obj, "status.pools") if isinstance(count := pool.get(field), int)))
+
+    return read
+
+
+def pool_errors(obj: Object, now: datetime) -> Cell:
+    if not obj.get("status") or _answered(obj) == "Failed":
+        return "-"
+    return str(sum("validationError" in pool for pool in items(obj, "status.pools")))
+
+
+def pool_count(obj: Object, now: datetime) -> int:
+    count = dig(obj, "status.poolCount", 0)
+    return count if isinstance(count, int) else 0
+
+
+def request_status(obj: Object, now: datetime) -> Cell:
+    shown, matching = len(items(obj, "status.pools")), pool_count(obj, now)
+    cut = f" ({shown}/{matching} pools)" if _answered(obj) == "Complete" and matching > shown else ""
+    return f"{_answered(obj) or 'Pending'}{cut}"
+
+
+def request_completed(obj: Object, now: datetime) -> Cell:
+    return since(condition("Complete", "lastTransitionTime")(obj, now), now) if _answered(obj) == "Complete" else NONE
+
+
 def past_holder(obj: Object, now: datetime) -> Cell:
     """Who held it, in short: "vmi/blue", else "here/claim"."""
     words = filter(None, (dig(obj, "spec.holder.namespace"), dig(obj, "spec.holder.name")))
@@ -304,6 +340,16 @@ COLUMNS: Mapping[Kind, Sequence[TableColumn]] = {
         condition_column("Paused", "Paused", wide=True),
         TableColumn("Devices", instance_devices, "Devices that it has; none once it has ended.", type="integer"),
         TableColumn("Waiting", instance_waiting, "Why it does not run yet: a code and a few words."),
+    ),
+    kinds.POOL_STATUS_REQUEST: (
+        NAME,
+        TableColumn("Driver", text("spec.driver"), "The driver to query pools for."),
+        *(TableColumn(word, pool_sum(f"{word.lower()}Devices"), f"Number of {word.lower()} devices across all pools.")
+          for word in ("Total", "Available", "Allocated", "Unavailable")),
+        TableColumn("Errors", pool_errors, "Number of pools with validation errors."),
+        TableColumn("Pools", pool_count, "Total number of matching pools.", type="integer"),
+        TableColumn("Status", request_status, "Processing status."),
+        TableColumn("Completed", request_completed, "Time since the observation completed."),
     ),
     kinds.VM: (
         NAME,

@@ -75,6 +75,7 @@ BOUNDS: Mapping[str, Bounds] = {
         "spec.devices.taints": 16, "spec.devices.consumesCounters": 2, "spec.devices.consumesCounters.counters": 32,
         "spec.devices.bindingConditions": 4, "spec.devices.bindingFailureConditions": 4,
         "spec.nodeSelector.nodeSelectorTerms": POD_ITEMS},
+    "ResourcePoolStatusRequest": {"status.pools": 1000, "status.conditions": 10},
     "VirtualMachineInstance": _below("spec", _VMI),
     "VirtualMachine": {**_below("spec.template.spec", _VMI), "spec.resourceClaimTemplates": 32,
                        **_below("spec.resourceClaimTemplates.spec.spec", _CLAIM)},

@@ -11,7 +11,10 @@ from outfitter.api.validate import node_placement
 from outfitter.errors import Cause
 
 OPTIONAL = "selectors"  # of usb: a device plugin may provide the resource
+NOT_NEGATIVE = ("parallelMigrationsPerCluster", "parallelOutboundMigrationsPerNode", "completionTimeoutPerGiB",
+                "progressTimeout")  # of migrations
 _VENDOR = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}")
+_SECONDS = re.compile(r"[0-9]{1,9}")
 _DURATION = re.compile(r"0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+")
 
 
@@ -35,6 +38,14 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
         yield Cause(
             "spec.workloadUpdateStrategy.batchEvictionInterval", f'Invalid value: "{every}": must be a duration such as 1m30s'
         )
+    migrations = given.get("migrations") or {}
+    for name in NOT_NEGATIVE:
+        if (migrations.get(name) or 0) < 0:
+            yield Cause(f"spec.configuration.migrations.{name}", f"Invalid value: {migrations[name]}: must be zero or more")
+    grace = (obj["metadata"].get("annotations") or {}).get(kubevirt_config.PLUG_GRACE_ANNOTATION)
+    if grace is not None and not _SECONDS.fullmatch(str(grace)):
+        yield Cause(f"metadata.annotations[{kubevirt_config.PLUG_GRACE_ANNOTATION}]",
+                    f'Invalid value: "{grace}": must be a number of seconds, such as {kubevirt_config.PLUG_GRACE}')
     permitted = given.get("permittedHostDevices") or {}
     for list_, selector in kubevirt_config.PERMITTED.items():
         for index, entry in enumerate(permitted.get(list_) or ()):

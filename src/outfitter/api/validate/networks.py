@@ -67,10 +67,20 @@ def _states(interfaces: Any, networks: Any, at: str) -> Iterator[Cause]:
             yield Cause(here, f"logical {name} interface state value is unsupported: {state}; it may be up, down or absent")
         if interface.get("sriov") is not None and state in ("up", "down"):
             yield Cause(here, f'"{name}" interface\'s state "{state}" is not supported for SR-IOV NICs')
-        if state == "absent" and interface.get("bridge") is None:
-            yield Cause(here, f'"{name}" interface\'s state "absent" is supported only for bridge binding')
+        if state == "absent" and interface.get("bridge") is None and interface.get("sriov") is None:
+            yield Cause(here, f'"{name}" interface\'s state "absent" is supported only for bridge binding and SR-IOV')
         if state == "absent" and name is not None and name == first:
             yield Cause(here, f'"{name}" interface\'s state "absent" is not supported on default networks')
+
+
+def absent_at_creation(spec: Any, root: str) -> Iterator[Cause]:
+    """An SR-IOV NIC can be unplugged from a VM that runs. One that is absent from the start is omitted instead."""
+    devices_ = (spec.get("domain") or {}).get("devices") if isinstance(spec, Mapping) else None
+    for index, interface in enumerate((devices_ or {}).get("interfaces") or ()):
+        if interface.get("state") == "absent" and interface.get("bridge") is None and interface.get("sriov") is not None:
+            yield Cause(f"{root}.domain.devices.interfaces[{index}].state",
+                        f'"{interface.get("name")}" interface\'s state "absent" is supported only for bridge binding when a VM '
+                        "is created: remove the interface and its network; an SR-IOV NIC is set to absent once the VM runs")
 
 
 def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause]:
@@ -101,8 +111,14 @@ def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause
 
 def _interfaces(interfaces: Any, at: str) -> Iterator[Cause]:
     """Binding, MAC address and model of interfaces. Without a binding the default is bridge."""
+    taken: dict[str, str] = {}
     for index, interface in enumerate(interfaces):
         here = f"{at}[{index}]"
+        if address := network_info.specified_mac(interface):
+            if address in taken:
+                yield Cause(f"{here}.macAddress", f'Duplicate value: "{address}" is the MAC address of {taken[address]} too: '
+                                                  "each NIC of a VM has its own", "FieldValueDuplicate")
+            taken.setdefault(address, f'interface "{interface.get("name")}"')
         if len(given := [binding for binding in network_info.BINDINGS if interface.get(binding) is not None]) > 1:
             yield Cause(here, f"logical {interface.get('name')} interface must have exactly one binding method or binding "
                               f"plugin: it has {' and '.join(given)}")

@@ -1,5 +1,6 @@
 """resource.k8s.io kinds (DeviceClass, ResourceClaim, ResourceClaimTemplate, DeviceTaintRule; `slices` has ResourceSlice and
-`claim_status` the status of a claim), and NetworkAttachmentDefinition. Also `quantities`, the check of an amount."""
+`dra` the status of a claim and ResourcePoolStatusRequest), and NetworkAttachmentDefinition. Also `quantities`, the check of an
+amount."""
 
 from __future__ import annotations
 

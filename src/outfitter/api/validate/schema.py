@@ -23,8 +23,12 @@ WORDS: Mapping[Any, str] = {
 def conforms(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> bool:
     """Whether all fields have their types. The fast path of every write; `check` finds the causes. `old`: the object that is
     replaced. A part that is the identical value there was checked before."""
-    parts = obj if old is None else {name: part for name, part in obj.items() if part is not old.get(name)}
-    return obj.get("metadata") is not None and _good(parts, _compiled(kind))
+    fields = _compiled(kind)
+    if old is None:
+        return obj.get("metadata") is not None and _good(obj, fields)
+    changed = {name: part for name, part in obj.items() if part is not old.get(name)}
+    return all(obj.get(name) is not None for name in ("metadata", *fields.needed)) and _good(
+        changed, fields._replace(needed=()) if fields.needed else fields)
 
 
 def check(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> Iterator[Cause]:

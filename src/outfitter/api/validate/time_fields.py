@@ -54,6 +54,7 @@ FIELDS: Mapping[Kind, TimeTree] = {
     kinds.RESOURCE_CLAIM_TEMPLATE: {"spec": TEMPLATE},
     kinds.RESOURCE_SLICE: {"spec": {"devices": {"taints": _TAINT, "basic": {"taints": _TAINT}}}},  # basic: before v1beta2
     kinds.DEVICE_TAINT_RULE: {"spec": {"taint": _TAINT}, **_CONDITION_STATUS},
+    kinds.POOL_STATUS_REQUEST: _CONDITION_STATUS,
     kinds.VMI: {"status": {
         "conditions": _CONDITIONS, "phaseTransitionTimestamps": _PHASES, "failedLaunches": {"time": seconds},
         "migrationState": _MIGRATION_STATE}},

@@ -1,4 +1,4 @@
-"""VMs, VMIs and migrations. The spec of a VMI and the template of a VM (`spec.template.spec`) are checked by the same rules."""
+"""VMs and VMIs. The spec of a VMI and the template of a VM (`spec.template.spec`) are checked by the same rules."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def changed_vmi(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> I
     if was.get("flavor") != is_.get("flavor"):
         yield Cause("spec.flavor", "Invalid value: field is immutable: update of VMI object is restricted, a VMI keeps "
                                    "the flavor it was created with")
-    elif was.get("resourceClaims") != is_.get("resourceClaims"):
+    elif not _added(was.get("resourceClaims") or [], is_.get("resourceClaims") or [], ours):
         yield Cause("spec.resourceClaims", "Invalid value: field is immutable: update of VMI object is restricted, a VMI "
                                            "keeps the claims it started with")
     elif not ours:
@@ -146,16 +146,23 @@ def changed_vmi(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> I
                           "the VirtualMachine that it belongs to, or create a new VMI", "FieldValueNotSupported")
 
 
+def _added(was: Any, is_: Any, ours: bool) -> bool:
+    """Claims that stay as they are, with others behind them that a component of the system adds for plugged NICs."""
+    return bool(is_ == was) or (ours and isinstance(is_, list) and is_[:len(was)] == was)
+
+
+def at_creation(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:
+    """What is refused for a new VM or VMI, and allowed when it is changed."""
+    spec = obj.get("spec") or {}
+    if kind == "VirtualMachine":
+        yield from networks.absent_at_creation((spec.get("template") or {}).get("spec"), "spec.template.spec")
+    elif kind == "VirtualMachineInstance":
+        yield from networks.absent_at_creation(spec, "spec")
+
+
 def _common(was: Any, is_: Any) -> list[str]:
     """The longest path that contains all differences."""
     if not isinstance(was, Mapping) or not isinstance(is_, Mapping):
         return []
     differ = [key for key in {**was, **is_} if was.get(key) != is_.get(key)]
     return [differ[0], *_common(was.get(differ[0]), is_.get(differ[0]))] if len(differ) == 1 else []
-
-
-def migration(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
-    yield from names.required((obj.get("spec") or {}).get("vmiName"), "spec.vmiName", "the VMI to migrate")
-    yield Cause(
-        "spec", "Forbidden: live migration is not served yet: no controller would act on this object", "FieldValueForbidden"
-    )

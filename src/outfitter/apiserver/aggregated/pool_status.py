@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 from outfitter.api import kinds
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver.aggregated.access_review import own_rights
-from outfitter.ledger.device_list import device_list
+from outfitter.errors import NotFound
 from outfitter.ledger.pool_status import pool_statuses
+from outfitter.scheduling.filter import taints
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
 
 KEPT = 5.0  # seconds
 COLUMNS = ("poolName", "driver", "nodeName", "totalDevices", "allocatedDevices", "availableDevices", "unavailableDevices")
 HEAD = ("Pool", "Driver", "Node", "Devices", "Allocated", "Available", "Unavailable")
-READ = (kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE)
+READ = (kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.DEVICE_TAINT_RULE)
 
 
 class PoolStatusList:
@@ -30,12 +32,26 @@ class PoolStatusList:
         async with self._reading:
             if self._kept is None or self._kept[0] <= self._clock.monotonic():
                 with own_rights():
-                    slices, pages = [(await self._store.list(kind)).items for kind in READ]
+                    slices, pages, rules = [await self._all(kind) for kind in READ]
                 kind = kinds.POOL_STATUS
+                ruled = functools.partial(taints.ruled_device, rules)
+                counted = await asyncio.to_thread(pool_statuses, slices, pages, ruled)  # admission reviews go on meanwhile
                 self._kept = self._clock.monotonic() + KEPT, {
                     "kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": {},
-                    "items": pool_statuses(device_list(slices, pages, ()))}
+                    "items": [{"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": _name(pool)}, **pool}
+                              for pool in counted]}
             return self._kept[1]
+
+    async def _all(self, kind: Kind) -> list[Object]:
+        """None of a kind that this cluster does not have: DeviceTaintRules are behind a gate of Kubernetes."""
+        try:
+            return (await self._store.list(kind)).items
+        except NotFound:
+            return []
+
+
+def _name(pool: Object) -> str:
+    return f"{pool['driver']}.{pool['poolName'].replace('/', '.')}"
 
 
 def table(listed: Object, version: str) -> Object:

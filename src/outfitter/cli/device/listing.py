@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -23,11 +24,14 @@ HEAD = ("NODE", "DEVICE", "ADDRESS", "KIND", "PRODUCT", "NUMA")
 WIDE = ("DRIVER", "GROUP", "MEMBERS", "PCIE ROOT", "PARENT", "CLASS", "TRAITS", "NETWORK", "SERIAL", "SINCE", "PUBLISHED BY")
 
 
-async def devices(client: Client, *, node: str | None, states: Sequence[str], how: str, everything: bool) -> None:
+async def devices(
+    client: Client, *, node: str | None, states: Sequence[str], drivers: Sequence[str], how: str, everything: bool
+) -> None:
     try:
-        views, now = await read(client, node or ""), time_format.now()
+        views, now = _of_drivers(await read(client, node or ""), drivers), time_format.now()
     except Forbidden as refused:
-        await pools.print_pools(client, refused, node=node, how=how, detailed=bool(states) or everything or how == "tree")
+        detailed = bool(states) or everything or how == "tree"
+        await pools.print_pools(client, refused, node=node, drivers=drivers, how=how, detailed=detailed)
         return
     if how == "json":
         chosen = [device for device in views.devices if _chosen(device, states, withheld=everything)]
@@ -41,6 +45,13 @@ async def devices(client: Client, *, node: str | None, states: Sequence[str], ho
         print_lines([*tree_lines, *_foot(views, chosen, states, reasons_shown=True)])
     else:
         print_lines([*table(chosen, now, wide=how == "wide"), "", *_foot(views, chosen, states, reasons_shown=everything)])
+
+
+def _of_drivers(views: DeviceList, drivers: Sequence[str]) -> DeviceList:
+    """Only devices of these drivers; all, if there are none."""
+    if not drivers:
+        return views
+    return replace(views, devices=tuple(device for device in views.devices if device.id.driver in drivers))
 
 
 def _chosen(device: ListedDevice, states: Sequence[str], *, withheld: bool) -> bool:

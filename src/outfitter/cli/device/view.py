@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.cli.client import Client
-from outfitter.cli.page_warnings import warn_malformed
+from outfitter.cli.device.page_warnings import warn_malformed
 from outfitter.errors import NotFound
 from outfitter.ledger.device_list import DeviceList, ListedDevice, device_list
 

@@ -1,2 +1,2 @@
 """`outfit vm`: VMs by name. `commands` starts, stops and pauses them, `view` shows them and their devices, `wait` waits for
-them."""
+them, `nic_group` and `nics` change and show their NICs."""

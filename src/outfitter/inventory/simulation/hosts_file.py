@@ -69,7 +69,7 @@ def load(path: Path) -> Simulation:
 
 
 def parse_shorthand(text: str) -> Simulation:
-    """ "2x8": two hosts, node-0 and node-1, each with a network card of eight VFs."""
+    """ "2x8": two hosts, node-0 and node-1, each with a network card of eight VFs and a bridge br0."""
     match = _SHORTHAND.fullmatch(text)
     hosts, vfs = (int(match[1][:9]), int(match[2][:9])) if match else (0, 0)
     most = f"at most {MAX_HOSTS} hosts and {MAX_VFS} VFs"
@@ -92,6 +92,7 @@ hosts:
     numa: 0
     interface: ens1f0
     vfs: {{count: {vfs}, product: 1889}}
+  bridges: [{{name: br0}}]
 """, source=text)
 
 

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from outfitter.api.launcher import launcher_protocol as protocol
-from outfitter.api.launcher.launcher_protocol import LauncherAnswer, LauncherHello, LauncherRequest, StartVmi, VmCall
+from outfitter.api.launcher.launcher_protocol import (
+    LauncherAnswer,
+    LauncherHello,
+    LauncherRequest,
+    NicCall,
+    PlugNic,
+    StartVmi,
+    VmCall,
+)
 from outfitter.errors import BadRequest, OutfitterError, StartupRefused
 from outfitter.launcher.pod.vm_launcher import VmLauncher
 
@@ -162,17 +170,18 @@ class _Connection:
 
     async def _call(self, request: LauncherRequest) -> Any:
         launcher = self._launcher
-        if request.method == "start":
-            return await launcher.start(protocol.decode(request.params, StartVmi))
         without: dict[str, Callable[[], Awaitable[Any]]] = {"state": launcher.state, "abilities": launcher.abilities}
         if request.method in without:
             return await without[request.method]()
-        about: dict[str, Callable[[VmCall], Awaitable[Any]]] = {
-            "pause": launcher.pause, "unpause": launcher.unpause, "reset": launcher.reset, "reboot": launcher.reboot,
-            "stop": launcher.stop}
-        if request.method in about:
-            return await about[request.method](protocol.decode(request.params, VmCall))
-        raise BadRequest(f"this launcher has no method {request.method[:40]!r}; it has start, {', '.join([*without, *about])}")
+        methods: dict[str, tuple[Callable[[Any], Awaitable[Any]], type]] = {
+            "start": (launcher.start, StartVmi),
+            "pause": (launcher.pause, VmCall), "unpause": (launcher.unpause, VmCall), "reset": (launcher.reset, VmCall),
+            "reboot": (launcher.reboot, VmCall), "stop": (launcher.stop, VmCall),
+            "attach": (launcher.attach, PlugNic), "detach": (launcher.detach, NicCall), "link": (launcher.link, NicCall)}
+        if request.method in methods:
+            method, params = methods[request.method]
+            return await method(protocol.decode(request.params, params))
+        raise BadRequest(f"this launcher has no method {request.method[:40]!r}; it has {', '.join([*without, *methods])}")
 
     def _changed(self, uid: str) -> None:
         self._send(LauncherAnswer(changed=uid))

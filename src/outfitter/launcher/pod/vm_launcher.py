@@ -17,10 +17,20 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info, vm_actions
 from outfitter.api.launcher import launcher_environment
 from outfitter.api.launcher.launcher_outcome import Outcome
-from outfitter.api.launcher.launcher_protocol import AbilitiesState, DomainState, EndedState, LauncherState, StartVmi, VmCall
+from outfitter.api.launcher.launcher_protocol import (
+    AbilitiesState,
+    DomainState,
+    EndedState,
+    LauncherState,
+    NicCall,
+    PlugNic,
+    StartVmi,
+    VmCall,
+)
 from outfitter.errors import HypervisorAway, HypervisorError, StartFailed
 from outfitter.launcher import domain as domains
 from outfitter.launcher.domain_options import DomainOptions
+from outfitter.launcher.nics import nic_hotplug
 from outfitter.launcher.pod.container import Container
 
 log = logging.getLogger(__name__)
@@ -188,6 +198,27 @@ class VmLauncher:
     async def reboot(self, request: VmCall) -> None:
         await self._hypervisor.reboot(self._checked(request))
 
+    async def attach(self, request: PlugNic) -> None:
+        """Plug an interface of the VMI into its domain; one that it has is left as it is. HypervisorError: why it cannot be."""
+        uid = _uid(request.vmi)
+        self._checked(VmCall(uid))
+        async with self._lock:
+            domain = (await self._hypervisor.domains()).get(uid)
+            if domain is None:
+                raise HypervisorError(f"the VM of VMI {uid} does not run in this launcher")
+            wire = network_info.read(request.network_info).get(request.name)
+            if wire is None:
+                raise HypervisorError(f"the network of interface {request.name!r} is not set up in this pod")
+            if all(nic.name != request.name for nic in domain.nics):
+                await self._hypervisor.attach_interface(
+                    uid, nic_hotplug.element(domain.xml, request.vmi, request.name, wire))
+
+    async def detach(self, request: NicCall) -> float | None:
+        return await self._hypervisor.detach_interface(self._checked(request), request.alias)
+
+    async def link(self, request: NicCall) -> None:
+        await self._hypervisor.set_link(self._checked(request), request.alias, up=request.up)
+
     async def stop(self, request: VmCall) -> float | None:
         """Shut the guest down within a grace period that counts from the first call, then end. None: it is gone. A number:
         call again when it has ended, or after so many seconds."""
@@ -199,7 +230,7 @@ class VmLauncher:
         self.shut_down()
         return STOP_AGAIN
 
-    def _checked(self, request: VmCall) -> str:
+    def _checked(self, request: VmCall | NicCall) -> str:
         if request.uid != self._uid:
             raise HypervisorError(f"the VM of VMI {request.uid} does not run in this launcher")
         return request.uid

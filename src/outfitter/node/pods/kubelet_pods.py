@@ -12,7 +12,15 @@ from outfitter.api import conditions, kinds, rejection
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import Domain, Paused
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_status, failed_launches, network_info, pod_claims, vmi_actions
+from outfitter.api.kubevirt import (
+    device_status,
+    failed_launches,
+    live_migratable,
+    network_info,
+    pod_claims,
+    vm,
+    vmi_actions,
+)
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.api.launcher.launcher_protocol import StartVmi
 from outfitter.api.rejection import Rejection, RejectionCode
@@ -20,7 +28,8 @@ from outfitter.api.rejection_text import render
 from outfitter.errors import HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import networks, status_reporter
 from outfitter.node.agent_host import AgentHost
-from outfitter.node.launchers import Launchers
+from outfitter.node.launchers import NO_MIGRATION, Launchers
+from outfitter.node.nic_hotplug import NicSync, PodNics
 from outfitter.node.pods import domain_builder
 from outfitter.node.pods.pod_cache import PodCache, vmi_runs
 from outfitter.node.status_reporter import StatusReporter
@@ -31,6 +40,7 @@ from outfitter.store.event_recorder import EventRecorder
 
 LAUNCHER_PATIENCE = 10.0  # seconds for which a launcher may be away, as while its container starts, before that is reported
 LAUNCHER_READY = "LauncherReady"  # condition of a VMI, while its launcher cannot be reached or cannot start it
+NOT_MIGRATABLE = "LauncherNotLiveMigratable"  # reason of condition LiveMigratable
 AGAIN = 0.25  # seconds after which a launcher that does not listen yet is tried again
 
 
@@ -39,6 +49,7 @@ class KubeletPods:
         self._store, self._cache, self._launchers, self._clock = store, cache, launchers, clock
         self._report = _KubeletStatusReporter(store, clock=clock, events=events)
         self._actions = VmiActions(store, self._report, clock=clock)
+        self._nics = NicSync(PodNics(launchers), self._report, clock=clock)
         self._starting: set[str] = set()  # VMIs whose domains are being started
         self._away: dict[str, float] = {}  # pod -> since when its launcher does not answer, monotonic
         self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
@@ -51,13 +62,15 @@ class KubeletPods:
         self._away.pop(uid, None)
         self._shutdown_requested.discard(uid)
         self._launchers.forget(uid)
+        self._nics.forget((vm.owner(pod, kinds.VMI.kind) or {}).get("uid", ""))
 
     async def waiting(self, pod: Object, why: Rejection, reason: str) -> None:
         if (instance := self._cache.vmi(pod)) is not None:
             await self._report.vmi_waits(instance, why, reason)
 
-    async def sweep(self, host: AgentHost) -> None:
+    async def sweep(self, host: AgentHost) -> float | None:
         """A launcher without a pod object is the kubelet's to kill."""
+        return None
 
     async def end(self, host: AgentHost, pod: Object) -> float | None:
         """The kubelet sends SIGTERM; a user may have given the guest another grace period, which only the pod has."""
@@ -101,6 +114,7 @@ class KubeletPods:
         if state.domain is not None:
             instance = await self._report.vmi_waits_no_more(instance)
             await self._actions.carry_out(host, pod, instance, state.domain.to_domain())
+            return await self._nics.sync(host, pod, instance, state.domain.to_domain())
         return None
 
     async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
@@ -165,6 +179,11 @@ def _for_launcher(instance: Object) -> Object:
 
 class _KubeletStatusReporter(StatusReporter):
     """Writes nothing to pods, which are the kubelet's: why a VMI waits is a condition of the VMI."""
+
+    def _live_migratable(self, instance: Object) -> Condition:
+        """Launchers in pods do not reach each other."""
+        computed = super()._live_migratable(instance)
+        return Condition(live_migratable.TYPE, False, NOT_MIGRATABLE, NO_MIGRATION) if computed.status else computed
 
     async def vmi_waits(self, instance: Object, why: Rejection, reason: str) -> None:
         text, now = render(why), rfc3339(self._clock.now())

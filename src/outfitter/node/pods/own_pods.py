@@ -10,20 +10,25 @@ import logging
 from collections.abc import Callable
 
 from outfitter.api import kinds, rejection
-from outfitter.api.hypervisor import Builder, Domain
+from outfitter.api.device import hardware_key
+from outfitter.api.hypervisor import Builder, Domain, NicBuilder
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_status, failed_launches, pod_claims, vm
+from outfitter.api.kubevirt import attachment_pods, device_status, failed_launches, migration, pod_claims, vm
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import HypervisorError, NotFound, NotReady, StartFailed
+from outfitter.ledger import book
 from outfitter.node import networks, status_reporter
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.networks import Networks
+from outfitter.node.nic_hotplug import HostNics, NicSync
 from outfitter.node.pods import secrets
 from outfitter.node.pods.domain_builder import DomainBuilder
 from outfitter.node.pods.pod_cache import PodCache, claims_in_use, vmi_runs
 from outfitter.node.pods.pod_preparation import PodPreparation, Unprepared
+from outfitter.node.pods.vmi_migrations import VmiMigrations
+from outfitter.node.pool_pages import PoolPages
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.node.vmi_actions import VmiActions
 from outfitter.store.base import Store
@@ -41,6 +46,7 @@ class OwnPods:
         cache: PodCache,
         *,
         build: Builder,
+        build_nic: NicBuilder,
         preparation: ClaimPreparation,
         pages: Informer[Object],
         clock: Clock,
@@ -53,8 +59,11 @@ class OwnPods:
         self._networks = Networks(store, cache.claim)
         self._domains = DomainBuilder(store, build, preparation, self._networks, cache.claim)
         self._actions = VmiActions(store, self._report, clock=clock)
-        self._bookings = ClaimBookings(store, preparation, pages, clock=clock)
+        self._nics = NicSync(HostNics(self._networks, cache, build_nic), self._report, clock=clock)
+        self._bookings = ClaimBookings(store, preparation, PoolPages(store, pages), clock=clock)
         self._devices = PodPreparation(self._bookings, preparation, cache.claim, clock=clock, audit=audit)
+        self._migrations = VmiMigrations(store, cache, self._report, devices=self._devices, attached=self._networks,
+                                         domains=self._domains, clock=clock)
         self._starting: set[str] = set()  # VMIs whose domains are being started
         self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
 
@@ -65,6 +74,7 @@ class OwnPods:
         self._devices.forget(pod["metadata"]["uid"])
         self._shutdown_requested.discard(pod["metadata"]["uid"])
         self._networks.forget(pod)
+        self._nics.forget((vm.owner(pod, kinds.VMI.kind) or {}).get("uid", ""))
 
     async def waiting(self, pod: Object, why: Rejection, reason: str) -> None:
         await self._report.waiting(pod, why, reason)
@@ -73,10 +83,14 @@ class OwnPods:
 
     async def run(self, host: AgentHost, pod: Object, instance: Object | None) -> float | None:
         launches = vm.launches(pod) is not None
-        if not launches and not host.simulated:
+        if not launches and not host.simulated and attachment_pods.launcher_uid(pod) is None:
             why = f"outfitter runs launcher pods of VMs only: other pods need a kubelet on {host.name}"
             await self._report.pod_failed(pod, "NotAMachine", why)
             return None
+        if (arriving := self._migrations.arriving(pod)) is not None:
+            return await self._migrations.run_target(host, pod, arriving)
+        if (departed := self._migrations.departed(pod)) is not None:
+            return await self._migrations.end_source(host, pod, departed)
         if instance is not None and pod["status"].get("phase") == "Running" and vmi_runs(instance):
             return await self._sync_running(host, pod, instance)
         starts = instance is not None or pod["status"].get("phase") != "Running"
@@ -107,6 +121,10 @@ class OwnPods:
         that was rebooted may be unable to prepare them."""
         uid = instance["metadata"]["uid"]
         domain = (await host.hypervisor.domains()).get(uid)
+        if migration.is_source(instance, host.name):
+            left, again = await self._migrations.run_source(host, pod, instance, domain)
+            if left or domain is not None:
+                return again  # nothing else is done to a VM that is to leave
         if domain is None:
             await self._report.domain_ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
             return None
@@ -115,7 +133,7 @@ class OwnPods:
             await self._report.waiting(pod, missing.rejection)
             return 1.0
         await self._report.clear_waiting(pod)
-        return None
+        return await self._nics.sync(host, pod, instance, domain)
 
     def _prepared_devices(self, host: AgentHost, pod: Object) -> str:
         """The devices that were prepared for a pod, for its event."""
@@ -135,7 +153,8 @@ class OwnPods:
         if elsewhere and self._devices.gives_up(host.name, pod, missing):
             await self._report.pod_rejected(pod, missing.rejection, failed_launches.PREPARE_FAILED)
             return None  # its end releases what was prepared, and the VMI is launched elsewhere
-        await self._report.waiting(pod, missing.rejection)
+        if not self._devices.passes_soon(pod, missing):
+            await self._report.waiting(pod, missing.rejection)
         return 1.0
 
     async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
@@ -182,12 +201,18 @@ class OwnPods:
         has the pod's grace period to shut down; the hypervisor's event, or the end of the period, wakes the pod again."""
         self._devices.forget(pod["metadata"]["uid"])
         uid = self._cache.vmi_uid(pod)
+        if (arriving := self._migrations.arriving(pod)) is not None:
+            if await self._migrations.end_target(host, pod, arriving):
+                return 0.0  # it runs here, in a pod that ends
+            uid = None
         grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0.0
         try:
             if uid is not None and (left := await host.hypervisor.stop(uid, grace)) is not None:
                 if pod["metadata"]["uid"] not in self._shutdown_requested:
                     self._shutdown_requested.add(pod["metadata"]["uid"])
                     await self._report.shutting_down(pod, grace)
+                return left
+            if (left := await self._unplug(host, pod)) is not None:
                 return left
             released = await self._release(host, pod)
         except (NotReady, HypervisorError) as error:
@@ -210,6 +235,15 @@ class OwnPods:
             await self._report.released(pod, host.name, released)
         return None
 
+    async def _unplug(self, host: AgentHost, pod: Object) -> float | None:
+        """An attachment pod that ends: the VM must not have its VF any more. A number: call again after so many seconds."""
+        if attachment_pods.launcher_uid(pod) is None:
+            return None
+        others = claims_in_use(other for other in self._cache.alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
+        claims = {(pod["metadata"]["namespace"], name or "") for _, name in pod_claims.claim_names(pod)} - others
+        kept = await self._unplug_held(host, lambda claim: claim in claims)
+        return min(kept.values(), default=None)
+
     async def _release(self, host: AgentHost, pod: Object) -> list[str]:
         """Release what a pod had prepared and no other pod uses: the names of these claims. NotReady: one cannot be yet."""
         others = claims_in_use(other for other in self._cache.alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
@@ -217,7 +251,7 @@ class OwnPods:
         places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in pod_claims.claim_names(pod)]
         return [place[1] for place in places if place not in others and await self._bookings.release(host, *place)]
 
-    async def sweep(self, host: AgentHost) -> None:
+    async def sweep(self, host: AgentHost) -> float | None:
         """Stop and release what runs or is prepared here for pods that are gone: they were deleted while no agent was
         running."""
         if (unreadable := next(self._cache.unreadable(host), None)) is not None:
@@ -230,10 +264,32 @@ class OwnPods:
             if uid not in alive and not domain.foreign:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
                 await host.hypervisor.stop(uid)
+        arriving = {vmi["metadata"]["uid"] for pod in pods if (vmi := self._migrations.arriving(pod)) is not None}
+        for uid in sorted(await host.hypervisor.incoming() - arriving - alive):
+            await host.hypervisor.cancel_incoming(uid)
         for uid in sorted((await host.hypervisor.ended()).keys() - alive):
             await host.hypervisor.stop(uid)
-        await self._bookings.release_unused(host, claims_in_use(pods))
+        used = claims_in_use(pods)
+        kept = await self._unplug_held(host, lambda claim: claim not in used)
+        await self._bookings.release_unused(host, used | kept.keys())
         await self._preparation.unprepare_leftovers(host)
+        return min(kept.values(), default=None)
+
+    async def _unplug_held(
+        self, host: AgentHost, gone: Callable[[tuple[str, str]], bool]
+    ) -> dict[tuple[str, str], float]:
+        """Unplug NICs whose VF belongs to a claim that is `gone`, as their attachment pod is. The claims of those that the
+        guest has not released, and when to ask again. The page counts: a new process knows no more."""
+        domains = (await host.hypervisor.domains()).values()
+        nics = [(domain.uid, nic) for domain in domains for nic in domain.nics if nic.address]
+        kept: dict[tuple[str, str], float] = {}
+        for booking in (await book.read(self._store, host.name)).bookings if nics else ():
+            claim = (booking.holder.namespace, booking.holder.name)
+            for uid, nic in nics:
+                if gone(claim) and booking.state == "prepared" and hardware_key(nic.address) in booking.hardware and (
+                        left := await host.hypervisor.detach_interface(uid, nic.alias)) is not None:
+                    kept[claim] = left
+        return kept
 
 
 def _host_refused(host: AgentHost) -> Unprepared | None:

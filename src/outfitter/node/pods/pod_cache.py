@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import pod_claims, vm
+from outfitter.api.kubevirt import attachment_pods, pod_claims, vm
 from outfitter.api.validate.readable import UnreadableObject
 from outfitter.node.agent_host import AgentHost
 from outfitter.store.informer import Informer, key_of
@@ -21,6 +21,7 @@ class PodCache:
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
         pods.add_index("claim", pod_claims.claim_keys)
+        pods.add_index("launcher", lambda pod: [attachment_pods.launcher_uid(pod) or ""])
         instances.add_index("uid", lambda instance: [instance["metadata"]["uid"]])
 
     # -- what this process wrote
@@ -60,6 +61,12 @@ class PodCache:
         known = self.instances.by("uid", reference["uid"])  # none: the VMI is deleted, and no other has its uid
         its = all(key_of(instance) == key and vm.is_its(pod, instance.get("status") or {}) for instance in known)
         return str(reference["uid"]) if its else None
+
+    def attachments(self, launcher: Object) -> list[Object]:
+        """The attachment pods of a launcher pod, in its namespace and on its host."""
+        meta, node = launcher["metadata"], launcher["spec"].get("nodeName")
+        return [pod for pod in self.pods.by("launcher", meta["uid"]) if pod["metadata"]["namespace"] == meta["namespace"]
+                and pod["spec"].get("nodeName") in (None, "", node)]
 
     def alive(self, host: AgentHost) -> list[Object]:
         return [pod for pod in self.pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in vm.FINAL]

@@ -21,6 +21,7 @@ from outfitter.store.clock import Clock
 
 # Why a host cannot prepare a device until an operator changes it: another host is tried at once.
 IMPOSSIBLE = frozenset({RejectionCode.VFS_PRESENT, RejectionCode.IOMMU_GROUP_SHARED})
+BOOKING_PATIENCE = 2.0  # seconds for which a device may not be booked yet, before that is reported
 PREPARE_PATIENCE = 60.0  # seconds for which a host may fail to prepare a VMI's devices before another host is tried
 
 
@@ -43,11 +44,13 @@ class PodPreparation:
         self._bookings, self._preparation, self._claim = bookings, preparation, claim
         self._monotonic, self._audit = clock.monotonic, audit
         self._prepared: set[str] = set()  # pods; a new process checks again
+        self._unbooked: dict[str, float] = {}  # pod -> since when a device of its is not booked, monotonic
         self._failing: dict[tuple[str, bool], float] = {}  # pod, and whether at its start -> since when, monotonic
 
     def forget(self, uid: str) -> None:
         """A pod is gone."""
         self._prepared.discard(uid)
+        self._unbooked.pop(uid, None)
         self.started(uid)
 
     def started(self, uid: str) -> None:
@@ -63,7 +66,16 @@ class PodPreparation:
         if (missing := await self._prepare(host, pod)) is None:
             self._prepared.add(uid)
             self._failing.pop((uid, False), None)
+            self._unbooked.pop(uid, None)
         return missing
+
+    def passes_soon(self, pod: Object, missing: Unprepared) -> bool:
+        """Whether a reason is not worth a report yet: in a cluster a pod is bound before the ledger mirror has booked its
+        devices, and the change of the page wakes it."""
+        if missing.rejection.code is not RejectionCode.NOT_BOOKED:
+            return False
+        now = self._monotonic()
+        return now - self._unbooked.setdefault(pod["metadata"]["uid"], now) < BOOKING_PATIENCE
 
     async def at_fault(self, host: AgentHost, pod: Object, error: StartFailed) -> Unprepared | None:
         """Whether no domain can be built because of the devices that are allocated here, and not because of the VMI: their

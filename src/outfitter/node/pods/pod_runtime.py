@@ -24,7 +24,7 @@ class PodRuntime(Protocol):
         """End a pod that has terminated or whose deletion was requested."""
         ...
 
-    async def sweep(self, host: AgentHost) -> None:
+    async def sweep(self, host: AgentHost) -> float | None:
         """End what runs or is prepared on the host for pods that are gone."""
         ...
 

@@ -55,6 +55,8 @@ class ClusterObjects:
     inventories: Sequence[Object] = ()
     aliases: AliasSet | None = None  # that are configured now; None: not known
     now: datetime | None = None  # None: no host is skipped, and no toleration expires
+    migrations: Sequence[Object] = ()
+    kubevirts: Sequence[Object] = ()
     unreadable: Sequence[UnreadableObject] = ()  # what was left out of all these
     time: Callable[[str], str] = str  # how an answer shows stored times: as they are, or as local time
 

@@ -52,10 +52,15 @@ def host_return_advice(cluster: ClusterObjects, host: str) -> tuple[str, ...]:
 
 
 def bookings_of_pod(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[tuple[str, Booking]]:
+    return [(host, booking) for _, host, booking in claim_bookings(cluster, obj)]
+
+
+def claim_bookings(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[tuple[str, str, Booking]]:
+    """Of a pod: the name that it has for a claim, the page, and what is booked there."""
     out = []
-    for _, name in pod_claims.claim_names(obj):
+    for own, name in pod_claims.claim_names(obj):
         found = cluster.claim(obj["metadata"]["namespace"], name) if name else None
-        out += cluster.bookings(found["metadata"]["uid"]) if found else []
+        out += [(own, host, booking) for host, booking in (cluster.bookings(found["metadata"]["uid"]) if found else [])]
     return out
 
 

@@ -13,12 +13,14 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.rejection import Rejection, RejectionCode, out_of_service
 from outfitter.api.rejection_text import render
 from outfitter.inventory import cpulist
-from outfitter.scheduling.explain import grouping, vm_remedies
+from outfitter.scheduling.explain import grouping, migration, pending_change, vm_remedies
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
     GOES,
     being_deleted,
+    booking_line,
+    claim_bookings,
     condition_suffix,
     host_of,
     host_return_advice,
@@ -61,7 +63,8 @@ def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
     """Of a VM whose template differs from its VMI."""
     if not conditions.is_true(obj, "RestartRequired"):
         return answer
-    return replace(answer, lines=(*answer.lines, "its template was changed: that counts from the next start on"),
+    why = str((conditions.find(obj, "RestartRequired") or {}).get("message") or "its template was changed")
+    return replace(answer, lines=(*answer.lines, why),
                    todo=(*answer.todo, f"outfit vm restart {obj['metadata']['name']}"))
 
 
@@ -83,7 +86,7 @@ def _instance(cluster: ClusterObjects, obj: Mapping[str, Any], *, goes: str) -> 
             return say(
                 "Waiting", f"is on {host}, {absent}", "node", lines=tuple(_devices(obj)), todo=host_return_advice(cluster, host)
             )
-        return _running(cluster, obj, say)
+        return pending_change.of_running_vmi(cluster, obj, _running(cluster, obj, say))
     if phase in vm_api.FINAL:
         ended = phase == "Succeeded"
         return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{condition_suffix(obj, 'Ready')}",
@@ -93,7 +96,7 @@ def _instance(cluster: ClusterObjects, obj: Mapping[str, Any], *, goes: str) -> 
         return say("Waiting", f"has no pod yet{condition_suffix(obj, 'Synchronized')}", "pod")
     newest = max(mine, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""))
     answer = pod(cluster, newest)
-    if newest["spec"].get("nodeName") and (lacking := device_status.missing_devices(obj)):
+    if newest["spec"].get("nodeName") and (lacking := _missing_devices(cluster, obj)):
         why = condition_suffix(obj, "DevicesReady")
         if answer.state == "Running" and why:  # the pod has all that it needs, the VMI has not
             return replace(answer, about=f"vmi/{meta['name']}", state="Waiting", waits_for="deviceStatus",
@@ -106,12 +109,12 @@ def _instance(cluster: ClusterObjects, obj: Mapping[str, Any], *, goes: str) -> 
 
 
 def _running(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
-    meta, lacking = obj["metadata"], device_status.missing_devices(obj)
+    meta, lacking = obj["metadata"], _missing_devices(cluster, obj)
     more = (f"devices not known yet: {', '.join(lacking)}{condition_suffix(obj, 'DevicesReady')}",) if lacking else ()
     skipped = [wire.network for wire in _wires(cluster, obj) if wire.type == "none"]
     faults = list(_faults(cluster, obj))
-    lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(cluster, obj)), *more,
-             *(what for _, what, _ in faults))
+    lines = (*filter(None, [migration.line(obj)]), *_devices(obj), *_bookings(cluster, obj),
+             *(f"{wire.network}: {wire.words}" for wire in _wires(cluster, obj)), *more, *(what for _, what, _ in faults))
     on, todo = obj["status"].get("nodeName"), tuple(todo for _, _, todo in faults)
     say = functools.partial(say, rejections=tuple(rejection for rejection, _, _ in faults))
     if conditions.is_true(obj, vmi_actions.PAUSED):
@@ -122,6 +125,27 @@ def _running(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[...,
     odd += [f", and {grouping.few(list(names))} {'is not as it' if len(names) == 1 else 'are not as they'} should be"
             ] if names else []
     return say("Running", f"runs on {on}{''.join(odd) or ('' if lacking else ': nothing is wrong')}", lines=lines, todo=todo)
+
+
+def _missing_devices(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[str]:
+    """The devices that neither the status nor a page has. KubeVirt writes no device status since 1.8: in companion mode the
+    pages have what its launcher pods hold."""
+    missing = list(device_status.missing_devices(obj))
+    if not missing or (obj.get("status") or {}).get("deviceStatus"):
+        return missing
+    prepared = {(claim, booking.request.partition("/")[0]) for pod_ in pods_of(cluster, obj)
+                for claim, _, booking in claim_bookings(cluster, pod_) if booking.state == "prepared"}
+    there = {ref.name for ref in device_refs.device_refs(obj) if any(
+        ref.claim == claim and ref.request in (None, request) for claim, request in prepared)}
+    return [name for name in missing if name not in there]
+
+
+def _bookings(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[str]:
+    """What its pods hold, where its status does not have it."""
+    if (obj.get("status") or {}).get("deviceStatus") or not device_status.missing_devices(obj):
+        return []
+    return [booking_line(host, booking, cluster.time) for pod_ in pods_of(cluster, obj)
+            for _, host, booking in claim_bookings(cluster, pod_)]
 
 
 def _faults(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Iterator[tuple[Rejection, str, str]]:
@@ -159,5 +183,8 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
 
 
 def _wires(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[network_info.Wire]:
-    """What its network cards are plugged into, as its pod says."""
-    return [wire for pod in pods_of(cluster, obj) for wire in network_info.wires_of_pod(pod).values()]
+    """What its network cards are plugged into, as its pod reports; not the pods that it migrates or migrated from or to."""
+    host = (obj.get("status") or {}).get("nodeName")
+    pods = [pod for pod in pods_of(cluster, obj) if (pod.get("status") or {}).get("phase") not in vm_api.FINAL
+            and pod["spec"].get("nodeName") == host]
+    return [wire for pod in pods for wire in network_info.wires_of_pod(pod).values()]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from outfitter.api.device import DeviceId
+
 Taint = Mapping[str, Any]
 Toleration = Mapping[str, Any]
 # Keys of taints that our driver publishes of what a page records: the page is read by everyone who decides, and is sooner.
@@ -27,6 +29,10 @@ def ruled(rules: Sequence[Mapping[str, Any]], driver: str, pool: str, device: st
                 selector.get(key) in (None, value) for key, value in wanted.items()):
             out.append({**spec["taint"], RULE: rule["metadata"]["name"]})
     return out
+
+
+def ruled_device(rules: Sequence[Mapping[str, Any]], device: DeviceId) -> list[Taint]:
+    return ruled(rules, device.driver, device.pool, device.device)
 
 
 def detail(taints: Sequence[Taint]) -> dict[str, Any]:

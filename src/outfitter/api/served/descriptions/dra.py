@@ -28,6 +28,18 @@ _DEVICE = {
     "taints": "Reasons to keep requests away that do not tolerate them.",
     "nodeAllocatableResourceMappings": "Which resources of the node its use counts as.",
 }
+POOL_STATUS = {
+    "driver": "The driver.",
+    "poolName": "The pool.",
+    "nodeName": "Its node; absent if it is not of one node.",
+    "generation": "The newest generation of the pool, which is counted.",
+    "resourceSliceCount": "Of how many slices it consists.",
+    "totalDevices": "Published devices.",
+    "allocatedDevices": "Devices that are held.",
+    "availableDevices": "Devices that can be allocated.",
+    "unavailableDevices": "The rest: out of service, tainted, or blocked by what is held.",
+    "validationError": "Why the pool is not counted.",
+}
 FIELDS: Mapping[str, str] = {
     "DeviceClass": "A kind of device that administrators offer; requests name it.",
     "DeviceClass.spec.selectors": "What a device must be to belong to the class; all must hold.",
@@ -137,4 +149,30 @@ FIELDS: Mapping[str, str] = {
     "deviceSelector.pool": "Those of this pool.",
     "deviceSelector.device": "Those of this name.",
     "DeviceTaintRule.spec.taint": "The taint.",
+    "ResourcePoolStatusRequest": "Asks once how many devices of a driver's pools are free. It is answered in status, and "
+                                 "deleted an hour later; create another for newer counts.",
+    "ResourcePoolStatusRequest.spec": "Which pools are asked for. It cannot be changed.",
+    "ResourcePoolStatusRequest.spec.driver": "The driver that publishes the pools.",
+    "ResourcePoolStatusRequest.spec.poolName": "One pool; absent: all of the driver.",
+    "ResourcePoolStatusRequest.spec.limit": "How many pools are shown, from 1 to 1000; 100 unless given.",
+    "ResourcePoolStatusRequest.spec.defaultPartitionTypeAttribute": "Kubernetes 1.37: the attribute by which partitions are "
+                                                                    "grouped; not read.",
+    "ResourcePoolStatusRequest.status": "The answer; absent until there is one, and then unchangeable.",
+    "status.poolCount": "How many pools match, shown or not.",
+    "status.pools": "The first of them, sorted by driver and name.",
+    **{f"pools.{name}": text for name, text in POOL_STATUS.items()},
+    "pools.partitionSummary": "Kubernetes 1.37: what is left of devices that are parts of others, by type; not computed by "
+                              "outfitter.",
+    "pools.shareableSummary": "Kubernetes 1.37: what is left of devices that several claims share; not computed by outfitter.",
+    "partitionSummary.attribute": "The attribute by which they are grouped.",
+    "partitionSummary.type": "Its value.",
+    "partitionSummary.total": "Devices of this type.",
+    "partitionSummary.allocatable": "How many more of them can be allocated.",
+    "shareableSummary.fullyAvailableDevices": "Shared devices of which nothing is used.",
+    "shareableSummary.partiallyAvailableDevices": "Shared devices of which something is used and something left.",
+    "shareableSummary.capacity": "Amounts of all of them together.",
+    "shareableSummary.capacity.name": "The capacity.",
+    "shareableSummary.capacity.total": "All of it.",
+    "shareableSummary.capacity.consumed": "What is used.",
+    "shareableSummary.capacity.available": "What is left.",
 }

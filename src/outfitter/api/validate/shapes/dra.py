@@ -44,11 +44,20 @@ SLICE_SPEC: Shape = fields(bool, "allNodes perDeviceNodeSelection") | {
     "driver!": str, "nodeName": str, "nodeSelector": node_placement.NODE_SELECTOR,
     "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
     "sharedCounters": [{"name!": str, "counters!": _COUNTERS}], "devices": [DEVICE]}
+POOL_STATUS: Shape = fields(str, "driver! poolName! nodeName validationError") | fields(
+    int, "generation resourceSliceCount totalDevices allocatedDevices availableDevices unavailableDevices") | {
+    # Kubernetes 1.37; accepted, and not computed by us
+    "partitionSummary": [fields(str, "attribute type") | fields(int, "total allocatable")],
+    "shareableSummary": fields(int, "fullyAvailableDevices partiallyAvailableDevices") | {
+        "capacity": [{"name": str} | fields(Amount, "total consumed available")]}}
 SHAPES: Mapping[str, Shape] = {
     "DeviceClass": {"spec": CLASS_SPEC},
     "DeviceTaintRule": {"spec": {"deviceSelector": fields(str, "driver pool device"), "taint": DEVICE_TAINT},
                         "status": {"conditions": CONDITIONS}},
     "ResourceClaim": {"spec": CLAIM_SPEC, "status": CLAIM_STATUS},
     "ResourceClaimTemplate": {"spec": TEMPLATE},
+    "ResourcePoolStatusRequest": {
+        "spec!": fields(str, "driver! poolName defaultPartitionTypeAttribute") | {"limit": int},
+        "status": {"poolCount": int, "pools": [POOL_STATUS], "conditions": CONDITIONS}},
     "ResourceSlice": {"spec!": SLICE_SPEC},
 }

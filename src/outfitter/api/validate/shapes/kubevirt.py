@@ -70,11 +70,18 @@ DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {
 FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claimName": str, "hostCells": [int],
                    "pinned": {"*": int}, "cpus": {"*": [int]}, "devices": [{"name!": str, "alias": str, "count!": int}]}
 DEVICE_STATUS: Shape = fields(DEVICE_STATUSES, "gpuStatuses hostDeviceStatuses interfaceStatuses")
+MIGRATION_STATE: Shape = {
+    **fields(str, "migrationUid sourceNode sourcePod targetNode targetPod targetNodeAddress failureReason failureCode "
+                  "abortStatus mode"),
+    **fields(bool, "completed failed abortRequested targetNodeDomainDetected sourceDomainLeft"),
+    **fields(Time, "startTimestamp endTimestamp targetNodeDomainReadyTimestamp"),
+    "targetDeviceStatus": DEVICE_STATUS, "targetSources": LABELS,
+    "progress": {"totalBytes": int, "remainingBytes": int, "processedBytes": int, "iteration": int}}
 VMI_STATUS: Shape = {
     "phase": str, "nodeName": str, "conditions": CONDITIONS, "flavor": FLAVORED, "activePods": LABELS,
     "stateChangeRequests": [{"action!": str, "requestedAt": Time}],
     "phaseTransitionTimestamps": [{"phase!": str, "phaseTransitionTimestamp!": Time}],
-    "deviceStatus": DEVICE_STATUS, "migrationState": {"targetDeviceStatus": DEVICE_STATUS},
+    "deviceStatus": DEVICE_STATUS, "migrationState": MIGRATION_STATE,
     "resourceClaimStatuses": [{"name!": str, "resourceClaimName": str}],
     "failedLaunches": [fields(str, "podUID nodeName reason message") | {"time": Time}],
     "interfaces": [fields(str, "name mac infoSource linkState podInterfaceName ipAddress")]}
@@ -86,7 +93,10 @@ _PERMITTED: Shape = {"resourceName": str, "externalResourceProvider": bool}
 KUBEVIRT_SPEC: Shape = {
     "configuration": {
         "developerConfiguration": {"featureGates": TEXTS, "disabledFeatureGates": TEXTS}, "vmRolloutStrategy": str,
-        "migrations": {"parallelMigrationsPerCluster": int},
+        "migrations": {
+            **fields(int, "parallelMigrationsPerCluster parallelOutboundMigrationsPerNode completionTimeoutPerGiB "
+                          "progressTimeout"),
+            "bandwidthPerMigration": QUANTITY, "allowAutoConverge": bool, "allowPostCopy": bool},
         "network": {"binding": {"*": fields(str, "networkAttachmentDefinition sidecarImage domainAttachmentType")}},
         "permittedHostDevices": {
             "pciHostDevices": [{"pciVendorSelector": str, **_PERMITTED}],
@@ -104,7 +114,8 @@ SHAPES: Mapping[str, Shape] = {
         "status": VM_STATUS},
     "VirtualMachineInstanceMigration": {"spec": {
         "vmiName": str, "priority": str, "addedNodeSelector": LABELS, "receive": dict, "sendTo": dict},
-        "status": {"phase": str, "conditions": CONDITIONS}},
+        "status": {"phase": str, "conditions": CONDITIONS, "migrationState": MIGRATION_STATE,
+                   "phaseTransitionTimestamps": [{"phase!": str, "phaseTransitionTimestamp!": Time}]}},
     "KubeVirt": {"spec": KUBEVIRT_SPEC,
                  "status": {"phase": str, "conditions": CONDITIONS, "observedGeneration": int}},
 }

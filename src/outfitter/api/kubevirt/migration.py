@@ -1,0 +1,113 @@
+"""Live migrations: phases of a VirtualMachineInstanceMigration, the record in a VMI's `status.migrationState`, and which pod
+and host are source and target. KubeVirt's names. Pure; used by admission, the migration controller, the node agent and the CLI.
+
+The record belongs to one migration by `migrationUid`. The migration controller creates it (the hand-over), the target's
+agent adds `targetNodeAddress`, the source's agent `startTimestamp` and `progress`, and the agent that knows how it ended adds
+`completed`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import vm
+
+PHASES = ("Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "Succeeded", "Failed")
+FINALIZER = "kubevirt.io/migrationJobFinalize"
+JOB_UID = "kubevirt.io/migrationJobUID"  # label of a target pod: the uid of its migration
+JOB_NAME = "kubevirt.io/migrationJobName"  # annotation of a target pod
+VMI_NAME = "kubevirt.io/vmi-name"  # label of a migration, by which virtctl finds it
+WORKLOAD_UPDATE = "kubevirt.io/workloadUpdateMigration"  # annotation of migrations that the workload updater created
+UNSCHEDULABLE_TIMEOUT = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"  # annotations of a migration
+PENDING_TIMEOUT = "kubevirt.io/migrationPendingPodTimeoutSeconds"
+HOSTNAME = "kubernetes.io/hostname"  # label of a node, by which addedNodeSelector names a target
+PRIORITIES: Mapping[str, int] = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20, "": 0}
+
+# Condition types of a migration.
+WAITING = "migrationWaiting"  # ours: why it has not got a target yet; the reason is a code
+ABORT_REQUESTED = "migrationAbortRequested"
+REJECTED_BY_QUOTA = "migrationRejectedByResourceQuota"
+FAILED = "migrationFailed"  # ours: why it failed; the reason is a code
+# Condition type of a VMI.
+MIGRATION_REQUIRED = "MigrationRequired"
+
+
+def phase_of(migration: Mapping[str, Any]) -> str:
+    return str((migration.get("status") or {}).get("phase") or "")
+
+
+def is_finished(migration: Mapping[str, Any]) -> bool:
+    return phase_of(migration) in vm.FINAL
+
+
+def vmi_name(migration: Mapping[str, Any]) -> str:
+    return str((migration.get("spec") or {}).get("vmiName") or "")
+
+
+def vmi_key(migration: Mapping[str, Any]) -> str:
+    return f"{migration['metadata'].get('namespace')}/{vmi_name(migration)}"
+
+
+def priority(migration: Mapping[str, Any]) -> int:
+    return PRIORITIES.get(str((migration.get("spec") or {}).get("priority") or ""), 0)
+
+
+def requested_host(migration: Mapping[str, Any]) -> str:
+    """The only host that it may go to; "" for any."""
+    return str(((migration.get("spec") or {}).get("addedNodeSelector") or {}).get(HOSTNAME) or "")
+
+
+def job_uid(pod: Mapping[str, Any]) -> str:
+    """The uid of the migration whose target a pod is; "" for another pod."""
+    return str((pod["metadata"].get("labels") or {}).get(JOB_UID) or "")
+
+
+def state(vmi: Mapping[str, Any]) -> Mapping[str, Any]:
+    """status.migrationState: of the current migration, or of the last one."""
+    found: Mapping[str, Any] = (vmi.get("status") or {}).get("migrationState") or {}
+    return found
+
+
+def state_of(vmi: Mapping[str, Any], migration: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record of this migration; empty before its hand-over, and when another took its place."""
+    found = state(vmi)
+    return found if found.get("migrationUid") == migration["metadata"]["uid"] else {}
+
+
+def under_way(vmi: Mapping[str, Any]) -> bool:
+    """Whether a VMI was handed over and its migration has not ended."""
+    found = state(vmi)
+    return bool(found.get("migrationUid")) and not found.get("completed")
+
+
+def is_target(vmi: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Whether a VMI is being migrated into this pod."""
+    return under_way(vmi) and state(vmi).get("targetPod") == pod["metadata"]["name"] and (
+        pod["metadata"]["uid"] in ((vmi.get("status") or {}).get("activePods") or ()))
+
+
+def is_source(vmi: Mapping[str, Any], host: str) -> bool:
+    """Whether a VMI is being migrated away from this host."""
+    return under_way(vmi) and state(vmi).get("sourceNode") == host and (vmi.get("status") or {}).get("nodeName") == host
+
+
+def active_pods(vmi: Mapping[str, Any], current: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Object:
+    """status.activePods: the pod that it runs in and, while a migration is under way, the target's pod."""
+    known = (vmi.get("status") or {}).get("activePods") or {}
+    both = [current, *(pod for pod in pods if pod["metadata"]["uid"] in known and is_target(vmi, pod))]
+    return {pod["metadata"]["uid"]: pod["spec"].get("nodeName") or "" for pod in both}
+
+
+def pod_names(vmi: Mapping[str, Any]) -> list[str]:
+    """Pods of migrations that a VMI may run in."""
+    found = state(vmi).get("targetPod")
+    return [str(found)] if found else []
+
+
+def progress_share(progress: Mapping[str, Any]) -> float | None:
+    """How much of the memory is on the target, from 0 to 1; None: not known."""
+    total, remaining = progress.get("totalBytes"), progress.get("remainingBytes")
+    if not isinstance(total, int) or not isinstance(remaining, int) or total <= 0:
+        return None
+    return min(1.0, max(0.0, 1.0 - remaining / total))

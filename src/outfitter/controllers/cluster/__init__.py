@@ -1,0 +1,1 @@
+"""Controllers of a cluster alone, which have nothing to do where everything is one process."""

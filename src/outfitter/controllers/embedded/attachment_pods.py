@@ -1,0 +1,89 @@
+"""Makes and deletes attachment pods (`api.kubevirt.attachment_pods`): a running VMI that got an SR-IOV interface has its VF
+booked on its host by a pod of its own, which the scheduler treats as every other. Where none is free the pod waits, with the
+scheduler's reasons. The node agent plugs the VF; once it is unplugged the pod is deleted, and with it the booking.
+
+Only in embedded mode: in a cluster a kubelet gives a running container no further device, and the VM is migrated instead."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import attachment_pods, migration, network_info, vm
+from outfitter.controllers.manager import ControllerContext
+from outfitter.errors import AlreadyExists, NotFound
+from outfitter.store.informer import key_of
+from outfitter.store.workqueue import WorkQueue
+
+
+class AttachmentPods:
+    name = "attachment_pods"
+    kind = kinds.VMI
+
+    def __init__(self, context: ControllerContext, in_place: Callable[[str], bool]) -> None:
+        """`in_place`: whether NICs are plugged in place on the host of this name."""
+        self._context, self._in_place = context, in_place
+        self.queue = WorkQueue(context.clock)
+        self._vmis, self._pods = context.informer(kinds.VMI), context.informer(kinds.POD)
+        self._definitions = context.informer(kinds.NETWORK_ATTACHMENT)
+        self._vmis.on_change(self._vmi_changed)
+        self._pods.on_change(self._pod_changed)
+        self._definitions.on_change(self._definition_changed)
+        self._pods.add_index("launcher", lambda pod: [attachment_pods.launcher_uid(pod) or ""])
+        self._pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
+
+    def _vmi_changed(self, old: Object | None, new: Object | None) -> None:
+        entries = [entry for vmi in (old, new) if vmi is not None for entry in network_info.interfaces(vmi)]
+        if new is not None and any(entry.get("sriov") is not None for entry in entries):
+            self.queue.add(key_of(new))
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        pod = new or old
+        assert pod is not None
+        if (key := vm.launches(pod)) is not None:
+            self.queue.add(key)
+        elif (uid := attachment_pods.launcher_uid(pod)) is not None:
+            owner = vm.owner(pod, kinds.POD.kind) or {}
+            launcher = self._pods.get(f"{pod['metadata']['namespace']}/{owner.get('name')}")
+            if launcher is not None and launcher["metadata"]["uid"] == uid and (key := vm.launches(launcher)) is not None:
+                self.queue.add(key)
+
+    def _definition_changed(self, old: Object | None, new: Object | None) -> None:
+        for vmi in self._vmis.items() if new is not None else ():
+            self._vmi_changed(None, vmi)
+
+    async def reconcile(self, key: str) -> float | None:
+        vmi = self._vmis.get(key)
+        status = (vmi or {}).get("status") or {}
+        if vmi is None or status.get("phase") != "Running" or vmi["metadata"].get("deletionTimestamp"):
+            return None  # they go with the launcher pod
+        for launcher in self._pods.by("instance", key):
+            there = launcher["spec"].get("nodeName") == status.get("nodeName") and vm.is_its(launcher, status)
+            if there and launcher["status"].get("phase") == "Running" and not launcher["metadata"].get("deletionTimestamp"):
+                await self._sync(vmi, launcher)
+        return None
+
+    async def _sync(self, vmi: Object, launcher: Object) -> None:
+        have = {attachment_pods.interface(pod): pod for pod in self._pods.by("launcher", launcher["metadata"]["uid"])}
+        needed = attachment_pods.needed(vmi)
+        for name, pod in have.items():
+            failed = (pod.get("status") or {}).get("phase") in vm.FINAL
+            if (name not in needed or failed) and not pod["metadata"].get("deletionTimestamp"):
+                with contextlib.suppress(NotFound):
+                    await self._context.store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
+                                                     uid=pod["metadata"]["uid"])
+        if migration.under_way(vmi) or not self._in_place(launcher["spec"]["nodeName"]):
+            return
+        for network in attachment_pods.wanted(vmi, launcher):
+            if network["name"] in have:
+                continue
+            resource = ""
+            if network.get("multus") is not None:
+                definition = self._definitions.get("/".join(network_info.attachment(vmi, network)))
+                resource = network_info.resource_of(definition) if definition is not None else ""
+                if not resource:
+                    continue  # the node agent reports what is missing
+            with contextlib.suppress(AlreadyExists):
+                await self._context.store.create(kinds.POD, attachment_pods.build(launcher, vmi, network, resource))

@@ -1,0 +1,251 @@
+"""The migration controller: a target pod for each VirtualMachineInstanceMigration, the hand-over to the agents of both hosts,
+and the end. The rules are in `migration_phase`; the agents of source and target do the rest (`node/migrations.py`).
+
+What the target has is booked through its pod alone: the scheduler books it as for every pod, and deleting the pod releases it.
+So a migration that fails at any point leaves the VMI in its pod, and nothing for ever."""
+
+from __future__ import annotations
+
+from outfitter.api import conditions, kinds, rejection_conditions
+from outfitter.api.conditions import Condition
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import migration, vm
+from outfitter.api.launcher.launcher_container import LauncherSettings
+from outfitter.controllers import launcher_pod
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
+from outfitter.controllers.migrations import migration_phase
+from outfitter.controllers.migrations.migration_phase import MigrationStep, MigrationView
+from outfitter.controllers.pod_renderer import PodRenderer
+from outfitter.controllers.vmi import LauncherPods
+from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotReady, Terminating
+from outfitter.store.informer import key_of
+from outfitter.store.workqueue import WorkQueue
+
+PASSING = ("PreparingTarget", "TargetReady")  # phases from the hand-over to the start of the copy
+STARTS_WITHIN = 1.0  # seconds after which these are written
+KEPT = 5  # finished migrations of a VMI
+RENDER_AGAIN = 5.0  # seconds after which a target pod that could not be created is tried again
+QUOTA = "exceeded quota"  # in the message of a pod that a ResourceQuota refused
+
+
+class MigrationController:
+    name = "migration"
+    kind = kinds.MIGRATION  # of its keys
+
+    def __init__(self, context: ControllerContext, launcher: LauncherSettings | None = None) -> None:
+        self._context, self._store = context, context.store
+        self.queue = WorkQueue(context.clock)
+        self._jobs = context.informer(kinds.MIGRATION)
+        self._vmis = context.informer(kinds.VMI)
+        self._pods = context.informer(kinds.POD)
+        self._launchers = LauncherPods(self._pods)
+        self._handed_over: dict[str, float] = {}  # migrations -> since when, monotonic
+        self._renderer = PodRenderer(context, launcher)
+        self._jobs.add_index("vmi", lambda job: [migration.vmi_key(job)])
+        self._jobs.add_index("unfinished", lambda job: [] if migration.is_finished(job) else ["yes"])
+        self._pods.add_index("migration", lambda pod: [job] if (job := _job_key(pod)) else [])
+        self._jobs.on_change(self._job_changed)
+        enqueue_on_change(self._vmis, self.queue, self._of_vmi)
+        enqueue_on_change(self._pods, self.queue, self._of_pod)
+        enqueue_on_change(context.informer(kinds.KUBEVIRT), self.queue, lambda _: self._waiting())
+
+    # -- which change wakes which migration
+
+    def _job_changed(self, old: Object | None, new: Object | None) -> None:
+        job = new or old
+        assert job is not None
+        self.queue.add(key_of(job))
+        if new is None or migration.is_finished(new):  # another may begin
+            for key in self._waiting():
+                self.queue.add(key)
+
+    def _waiting(self) -> list[str]:
+        return [key_of(job) for job in self._jobs.by("unfinished", "yes") if migration.phase_of(job) in ("", "Pending")]
+
+    def _of_vmi(self, vmi: Object) -> list[str]:
+        return [key_of(job) for job in self._jobs.by("vmi", key_of(vmi)) if not migration.is_finished(job)]
+
+    def _of_pod(self, pod: Object) -> list[str]:
+        """By the annotation, which names the migration."""
+        name = (pod["metadata"].get("annotations") or {}).get(migration.JOB_NAME)
+        return [f"{pod['metadata']['namespace']}/{name}"] if name and migration.job_uid(pod) else []
+
+    # -- one migration
+
+    async def reconcile(self, key: str) -> float | None:
+        known = self._jobs.get(key)
+        if known is None:
+            return None
+        job = {**known, "metadata": dict(known["metadata"])}
+        if migration.is_finished(job):
+            self._handed_over.pop(job["metadata"]["uid"], None)
+            return await self._clean_up(job)
+        have = job["metadata"].get("finalizers") or ()
+        if migration.FINALIZER not in have and not job["metadata"].get("deletionTimestamp"):
+            finalizers = [*have, migration.FINALIZER]
+            job = {**await self._context.patch_metadata(kinds.MIGRATION, job, {"finalizers": finalizers})}
+        vmi = self._vmis.get(migration.vmi_key(job))
+        pod = await self._target(job, vmi)
+        others = [other for other in self._jobs.by("unfinished", "yes") if other["metadata"]["uid"] != job["metadata"]["uid"]]
+        sources = {place: str((found.get("status") or {}).get("nodeName") or "") for other in others
+                   if (found := self._vmis.readable(place := migration.vmi_key(other))) is not None}
+        step = migration_phase.decide(MigrationView(
+            job, vmi, pod, self._context.clock.now(), self._renderer.config().migrations, others, sources))
+        return await self._do(job, vmi, pod, step)
+
+    async def _target(self, job: Object, vmi: Object | None) -> Object | None:
+        """The target's pod. Where a pod was created and the cache does not have it, the store is asked: it may be behind."""
+        for pod in self._pods.by("migration", f"{job['metadata']['namespace']}/{job['metadata']['uid']}"):
+            if vmi is None or (vm.owner(pod, kinds.VMI.kind) or {}).get("uid") == vmi["metadata"]["uid"]:
+                return pod
+        if vmi is None or migration.phase_of(job) in ("", "Pending"):
+            return None
+        try:
+            return await self._store.get(kinds.POD, launcher_pod.target_pod_name(vmi, job), vmi["metadata"]["namespace"])
+        except NotFound:
+            return None
+
+    async def _do(self, job: Object, vmi: Object | None, pod: Object | None, step: MigrationStep) -> float | None:
+        if step.act == "delete":
+            await self._store.delete(kinds.MIGRATION, job["metadata"]["name"], job["metadata"]["namespace"],
+                                     uid=job["metadata"]["uid"])
+            return None
+        if step.act == "create-pod" and vmi is not None:
+            step = await self._create_pod(job, vmi, step)
+        elif step.act == "hand-over" and vmi is not None and pod is not None:
+            await self._hand_over(job, vmi, pod)
+        elif step.act == "fail-record" and vmi is not None:
+            await self._patch_record(vmi, {"failed": True, "completed": True, "endTimestamp": self._context.now(),
+                                           "failureReason": step.message, "failureCode": step.code})
+            return None  # its watch update ends the migration
+        elif step.act == "request-abort" and vmi is not None:
+            await self._patch_record(vmi, {"abortRequested": True})
+            await self._context.events.normal(vmi, "MigrationAbortRequested", f"migration {job['metadata']['name']}: "
+                                                                              f"{step.message}")
+        elif step.act == "succeed" and vmi is not None and conditions.find(vmi, migration.MIGRATION_REQUIRED) is not None:
+            have = conditions.without_condition(vmi["status"].get("conditions"), migration.MIGRATION_REQUIRED)
+            vmi = await self._context.patch_status(kinds.VMI, vmi, {"conditions": have})
+        if step.phase in PASSING and self._starts_soon(job):
+            return STARTS_WITHIN
+        await self._report(job, vmi, pod, step)
+        return step.again.total_seconds() if step.again is not None else None
+
+    def _starts_soon(self, job: Object) -> bool:
+        """Where both agents run, the copy begins at once: the phases before are not written for that moment. They are known
+        from the record in the VMI's status."""
+        now, uid = self._context.clock.monotonic(), job["metadata"]["uid"]
+        return now - self._handed_over.setdefault(uid, now) < STARTS_WITHIN
+
+    async def _create_pod(self, job: Object, vmi: Object, step: MigrationStep) -> MigrationStep:
+        """The step, or why it cannot be done yet."""
+        host = str(vmi["status"].get("nodeName") or "")
+        try:
+            rendered = await self._renderer.render(vmi, source=self._launchers.current(vmi))
+            pod = await self._store.create(kinds.POD, launcher_pod.target_pod(rendered, vmi, job, host))
+        except AlreadyExists:  # created before a crash, or the cache is behind
+            return step
+        except Terminating:
+            raise
+        except (Invalid, Forbidden, NotReady) as error:
+            code = migration_phase.QUOTA_EXCEEDED if QUOTA in error.message else migration_phase.TARGET_REFUSED
+            return migration_phase.refused(code, f"Error creating the target's pod: {error.message}", RENDER_AGAIN)
+        await self._context.events.normal(job, "SuccessfulCreate", f"Created migration target pod {pod['metadata']['name']}")
+        return step
+
+    async def _hand_over(self, job: Object, vmi: Object, target: Object) -> None:
+        """From here on the agents act: of the target first, then of the source."""
+        source = self._launchers.current(vmi)
+        if source is None:
+            raise NotFound(f"the pod that VMI {key_of(vmi)} runs in is not known yet")
+        record = {"migrationUid": job["metadata"]["uid"], "sourceNode": vmi["status"].get("nodeName"),
+                  "sourcePod": source["metadata"]["name"], "targetNode": target["spec"]["nodeName"],
+                  "targetPod": target["metadata"]["name"], "mode": "PreCopy"}
+        old = dict.fromkeys(migration.state(vmi))
+        active = {source["metadata"]["uid"]: source["spec"].get("nodeName") or "",
+                  target["metadata"]["uid"]: target["spec"]["nodeName"]}
+        gone = dict.fromkeys((vmi["status"].get("activePods") or {}).keys() - active.keys())
+        await self._context.patch_status(kinds.VMI, vmi, {
+            "migrationState": {**old, **record}, "activePods": {**gone, **active}})
+        await self._context.events.normal(vmi, "PreparingTarget", f"Migration Target is {record['targetNode']}: migration "
+                                                                  f"{job['metadata']['name']} from {record['sourceNode']}")
+
+    async def _patch_record(self, vmi: Object, change: Object) -> None:
+        await self._context.patch_status(kinds.VMI, vmi, {"migrationState": change})
+
+    # -- what the migration's status shows
+
+    async def _report(self, job: Object, vmi: Object | None, pod: Object | None, step: MigrationStep) -> None:
+        status, now = job.get("status") or {}, self._context.now()
+        phase = step.phase or status.get("phase") or "Pending"
+        new: Object = {"phase": phase, "conditions": self._conditions(job, pod, step, now)}
+        if phase != status.get("phase"):
+            new["phaseTransitionTimestamps"] = migration_phase.passed(job, phase, now)
+        if phase in vm.FINAL and vmi is not None and (record := migration.state_of(vmi, job)):
+            new["migrationState"] = dict(record)
+        changes = {key: value for key, value in new.items() if (status.get(key) or None) != (value or None)}
+        if not changes:
+            return
+        await self._context.patch_status(kinds.MIGRATION, job, changes)
+        if phase == status.get("phase"):
+            return
+        if phase == "Failed":
+            await self._context.events.warning(job, "FailedMigration", f"{step.code}: {step.message}")
+            if vmi is not None:
+                host = (vmi.get("status") or {}).get("nodeName")
+                await self._context.events.warning(vmi, "FailedMigration", f"migration {job['metadata']['name']} failed, the "
+                                                                           f"VM stays on {host}: {step.message}")
+        elif phase == "Succeeded":
+            await self._context.events.normal(job, "SuccessfulMigration", "Source node reported migration succeeded")
+
+    def _conditions(self, job: Object, pod: Object | None, step: MigrationStep, now: str) -> list[Object]:
+        have: list[Object] = [dict(entry) for entry in (job.get("status") or {}).get("conditions") or ()]
+        failed = step.phase == "Failed"
+        for type_, holds in ((migration.WAITING, bool(step.code) and not failed and step.act == "nothing"),
+                             (migration.FAILED, failed),
+                             (migration.REJECTED_BY_QUOTA, step.code == migration_phase.QUOTA_EXCEEDED)):
+            have = conditions.with_condition(have, Condition(type_, True, step.code, step.message), now) if holds else (
+                conditions.without_condition(have, type_))
+        if job["metadata"].get("deletionTimestamp"):
+            have = conditions.with_condition(have, Condition(migration.ABORT_REQUESTED, True, "Deleted",
+                                                             "the migration was deleted, which cancels it"), now)
+        waits = pod is not None and step.act == "nothing" and step.phase == "Scheduling"
+        return rejection_conditions.copied(have, pod if waits and pod is not None else {})
+
+    # -- afterwards
+
+    async def _clean_up(self, job: Object) -> float | None:
+        """Release what the target of a failed migration had, then remove the finalizer; and old migrations of the VMI."""
+        vmi = self._vmis.get(migration.vmi_key(job))
+        pod = await self._target(job, vmi)
+        if migration.phase_of(job) == "Failed" and pod is not None and not self._runs_in(vmi, pod):
+            if not pod["metadata"].get("deletionTimestamp"):
+                await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
+                                         uid=pod["metadata"]["uid"])
+            return None  # the watch update of its end
+        meta = job["metadata"]
+        if migration.FINALIZER in (meta.get("finalizers") or ()):
+            left = [name for name in meta["finalizers"] if name != migration.FINALIZER]
+            await self._context.patch_metadata(kinds.MIGRATION, job, {"finalizers": left or None})
+        if not meta.get("deletionTimestamp"):
+            await self._delete_old(job)
+        return None
+
+    def _runs_in(self, vmi: Object | None, pod: Object) -> bool:
+        """Whether a VMI runs in its migration's target: the agent that reported the failure did not know."""
+        status = (vmi or {}).get("status") or {}
+        return bool(pod["spec"].get("nodeName")) and status.get("nodeName") == pod["spec"]["nodeName"] and (
+            pod["metadata"]["uid"] in (status.get("activePods") or ()))
+
+    async def _delete_old(self, job: Object) -> None:
+        finished = [other for other in self._jobs.by("vmi", migration.vmi_key(job))
+                    if migration.is_finished(other) and not other["metadata"].get("deletionTimestamp")]
+        finished.sort(key=lambda other: (str(other["metadata"].get("creationTimestamp")), other["metadata"]["name"]))
+        for other in finished[:-KEPT]:
+            await self._store.delete(kinds.MIGRATION, other["metadata"]["name"], other["metadata"]["namespace"],
+                                     uid=other["metadata"]["uid"])
+
+
+def _job_key(pod: Object) -> str:
+    """Namespace and uid of the migration whose target a pod is."""
+    uid = migration.job_uid(pod)
+    return f"{pod['metadata']['namespace']}/{uid}" if uid else ""

@@ -1,0 +1,219 @@
+"""How far a live migration is and what comes next, from the migration, its VMI and the target's pod. Pure; the migration
+controller carries it out.
+
+Before the hand-over (status.migrationState of the VMI names this migration) the controller alone acts: nothing has touched the
+VM, so a migration fails by deleting the target's pod. After the start of the copy only the source's agent knows whether the VM
+still runs there: the controller asks it to abort, and waits for its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from outfitter.api import conditions
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import live_migratable, migration, vm
+from outfitter.api.kubevirt.kubevirt_config import MigrationSettings
+
+UNSCHEDULABLE = timedelta(seconds=300)  # for a target that no host can take
+PENDING = timedelta(seconds=900)  # for a target that does not become ready for any reason
+PREPARING = timedelta(seconds=150)  # for the target's agent after the hand-over
+
+# Codes of a migration that waits or has failed: reasons of its conditions.
+CLUSTER_LIMIT, NODE_LIMIT, VMI_NOT_RUNNING = "ClusterLimit", "NodeLimit", "VMINotRunning"
+OTHER_MIGRATION, NOT_MIGRATABLE, CANCELLED = "OtherMigration", "NotLiveMigratable", "Cancelled"
+VMI_ENDED, VMI_GONE, TARGET_GONE, TARGET_FAILED = "VMIEnded", "VMIGone", "TargetPodGone", "TargetPodFailed"
+TARGET_UNSCHEDULABLE, TARGET_TIMEOUT, PREPARE_TIMEOUT = "TargetUnschedulable", "TargetTimeout", "PrepareTimeout"
+TARGET_REFUSED, QUOTA_EXCEEDED, MIGRATION_FAILED = "TargetRefused", "QuotaExceeded", "MigrationFailed"
+
+Act = Literal["nothing", "create-pod", "hand-over", "fail-record", "request-abort", "succeed", "fail", "delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStep:
+    """One decision."""
+
+    act: Act
+    phase: str = ""  # of the migration, once the act is done; "" leaves it
+    code: str = ""  # why it waits or fails
+    message: str = ""
+    again: timedelta | None = None  # look again then, also without a watch update
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationView:
+    """What a decision is made from."""
+
+    job: Object
+    vmi: Object | None
+    pod: Object | None  # the target's
+    now: datetime
+    settings: MigrationSettings = field(default_factory=MigrationSettings)
+    others: Iterable[Object] = ()  # other unfinished migrations
+    sources: Mapping[str, str] = field(default_factory=dict)  # key of a VMI -> the host that it runs on
+
+
+def decide(view: MigrationView) -> MigrationStep:
+    job, vmi = view.job, view.vmi
+    cancelled = bool(job["metadata"].get("deletionTimestamp"))
+    if vmi is None:
+        if cancelled:
+            return MigrationStep("fail", "Failed", VMI_GONE, f"VMI {migration.vmi_key(job)} does not exist")
+        return MigrationStep("delete", code=VMI_GONE, message=f"VMI {migration.vmi_key(job)} does not exist")
+    record = migration.state_of(vmi, job)
+    if record:
+        return _handed_over(view, vmi, record)
+    if (vmi.get("status") or {}).get("phase") in vm.FINAL or vmi["metadata"].get("deletionTimestamp"):
+        return MigrationStep("fail", "Failed", VMI_ENDED, "the VMI has ended or is being deleted")
+    if cancelled:
+        return MigrationStep("fail", "Failed", CANCELLED, "it was cancelled before the VM was touched")
+    if migration.phase_of(job) in ("PreparingTarget", "TargetReady", "Running"):
+        return MigrationStep("fail", "Failed", OTHER_MIGRATION, "another migration took its place in the VMI's status")
+    if view.pod is None:
+        return _without_target(view, vmi)
+    return _with_target(view, vmi, view.pod)
+
+
+# -- before the hand-over
+
+
+def _without_target(view: MigrationView, vmi: Object) -> MigrationStep:
+    job = view.job
+    if migration.phase_of(job) in ("Scheduling", "Scheduled"):
+        return MigrationStep("fail", "Failed", TARGET_GONE, "the target's pod was deleted")
+    if wait := _waits(view, vmi):
+        return wait
+    return MigrationStep("create-pod", "Scheduling")
+
+
+def _waits(view: MigrationView, vmi: Object) -> MigrationStep | None:
+    """Why the target's pod is not created yet, or never."""
+    job, key = view.job, migration.vmi_key(view.job)
+    same = [other for other in view.others if migration.vmi_key(other) == key]
+    if migration.under_way(vmi) or any(_before(other, job) for other in same):
+        other = next((other["metadata"]["name"] for other in same), migration.state(vmi).get("migrationUid"))
+        return MigrationStep("fail", "Failed", OTHER_MIGRATION, f"migration {other} of this VMI has not ended")
+    blocked = conditions.find(vmi, live_migratable.TYPE)
+    if blocked is not None and blocked.get("status") == "False":
+        return MigrationStep("fail", "Failed", NOT_MIGRATABLE, f"{blocked.get('reason')}: {blocked.get('message')}")
+    if (vmi.get("status") or {}).get("phase") != "Running":
+        return _pending(VMI_NOT_RUNNING, f"VMI {key} is not running yet", seconds=5)
+    running = [other for other in view.others if migration.phase_of(other) not in ("", "Pending")]
+    rivals = [other for other in view.others if migration.phase_of(other) in ("", "Pending") and _before(other, job)]
+    most, rank = view.settings.per_cluster, migration.priority(job)
+    seconds = 1 if rank >= 100 else 3 if rank >= 50 else 5
+    if len(running) + len(rivals) >= most:
+        return _pending(CLUSTER_LIMIT, f"{len(running)} migrations run and {len(rivals)} come first; {most} may run at a time "
+                                       "(parallelMigrationsPerCluster)", seconds=seconds)
+    host, most = str((vmi.get("status") or {}).get("nodeName") or ""), view.settings.per_node
+    leaving = sum(view.sources.get(migration.vmi_key(other)) == host for other in (*running, *rivals))
+    if leaving >= most:
+        return _pending(NODE_LIMIT, f"{leaving} migrations leave {host} or come first; {most} may at a time "
+                                    "(parallelOutboundMigrationsPerNode)", seconds=seconds)
+    return None
+
+
+def _before(other: Object, job: Object) -> bool:
+    """Whether another migration comes first: by priority, then by age."""
+    def rank(one: Object) -> tuple[bool, int, str, str, str]:
+        meta = one["metadata"]
+        waits = migration.phase_of(one) in ("", "Pending")
+        return waits, -migration.priority(one), str(meta.get("creationTimestamp")), str(meta.get("namespace")), meta["name"]
+
+    return rank(other) < rank(job)
+
+
+def _pending(code: str, message: str, *, seconds: float) -> MigrationStep:
+    return MigrationStep("nothing", "Pending", code, message, timedelta(seconds=seconds))
+
+
+def refused(code: str, message: str, seconds: float) -> MigrationStep:
+    """The target's pod could not be created."""
+    return _pending(code, message, seconds=seconds)
+
+
+def _with_target(view: MigrationView, vmi: Object, pod: Object) -> MigrationStep:
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    if status.get("phase") in vm.FINAL:
+        why = status.get("message") or status.get("reason") or "no reason given"
+        return MigrationStep("fail", "Failed", TARGET_FAILED, f"the target's pod {name} has failed: {why}")
+    if pod["metadata"].get("deletionTimestamp"):
+        return MigrationStep("fail", "Failed", TARGET_GONE, f"the target's pod {name} was deleted")
+    if status.get("phase") == "Running" and pod["spec"].get("nodeName") and conditions.is_true(pod, "Ready"):
+        return MigrationStep("hand-over", "PreparingTarget")
+    age = view.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    scheduled = conditions.find(pod, "PodScheduled") or {}
+    unschedulable = not pod["spec"].get("nodeName") and scheduled.get("status") == "False"
+    code, why = (TARGET_UNSCHEDULABLE, str(scheduled.get("message") or "no host can take it")) if unschedulable else (
+        TARGET_TIMEOUT, str(status.get("message") or "its pod is not ready yet"))
+    for limit, applies in ((_timeout(view.job, migration.UNSCHEDULABLE_TIMEOUT, UNSCHEDULABLE), unschedulable),
+                           (_timeout(view.job, migration.PENDING_TIMEOUT, PENDING), True)):
+        if applies and age >= limit:
+            return MigrationStep("fail", "Failed", code, f"no target within {limit.total_seconds():.0f} seconds: {why}")
+    left = (_timeout(view.job, migration.UNSCHEDULABLE_TIMEOUT, UNSCHEDULABLE) if unschedulable
+            else _timeout(view.job, migration.PENDING_TIMEOUT, PENDING)) - age
+    waits = unschedulable or bool(status.get("reason"))
+    return MigrationStep("nothing", "Scheduling", code if waits else "", why if waits else "", left)
+
+
+def _timeout(job: Object, annotation: str, otherwise: timedelta) -> timedelta:
+    text = (job["metadata"].get("annotations") or {}).get(annotation)
+    return timedelta(seconds=int(text)) if isinstance(text, str) and text.isdecimal() and len(text) < 10 else otherwise
+
+
+# -- after it
+
+
+def _handed_over(view: MigrationView, vmi: Object, record: Mapping[str, Any]) -> MigrationStep:
+    job, started = view.job, bool(record.get("startTimestamp"))
+    if record.get("completed"):
+        if record.get("failed"):
+            code, why = record.get("failureCode") or MIGRATION_FAILED, record.get("failureReason") or "no reason given"
+            return MigrationStep("fail", "Failed", str(code), str(why))
+        return MigrationStep("succeed", "Succeeded")
+    status = vmi.get("status") or {}
+    if status.get("phase") in vm.FINAL:
+        return MigrationStep("fail", "Failed", VMI_ENDED, "the VMI has ended")
+    phase = "Running" if started else "TargetReady" if record.get("targetNodeAddress") else "PreparingTarget"
+    lost = _target_lost(view.pod)
+    if job["metadata"].get("deletionTimestamp") or vmi["metadata"].get("deletionTimestamp"):
+        lost = CANCELLED, "it was cancelled"
+    if lost is None and not started and (age := view.now - _since(job, "PreparingTarget", view.now)) >= PREPARING:
+        lost = PREPARE_TIMEOUT, f"the target was not ready {age.total_seconds():.0f} seconds after the hand-over"
+    if lost is None:
+        again = None if started else PREPARING - (view.now - _since(job, "PreparingTarget", view.now))
+        return MigrationStep("nothing", phase, again=again)
+    if not started:
+        return MigrationStep("fail-record", phase, *lost)
+    if not record.get("abortRequested"):
+        return MigrationStep("request-abort", phase, *lost)
+    return MigrationStep("nothing", phase)
+
+
+def _target_lost(pod: Object | None) -> tuple[str, str] | None:
+    if pod is None or pod["metadata"].get("deletionTimestamp"):
+        return TARGET_GONE, "the target's pod was deleted"
+    if (pod.get("status") or {}).get("phase") in vm.FINAL:
+        return TARGET_FAILED, f"Target pod is down: {(pod.get('status') or {}).get('message') or 'no reason given'}"
+    return None
+
+
+def _since(job: Object, phase: str, otherwise: datetime) -> datetime:
+    """When the migration entered a phase."""
+    for entry in (job.get("status") or {}).get("phaseTransitionTimestamps") or ():
+        if entry.get("phase") == phase:
+            return datetime.fromisoformat(entry["phaseTransitionTimestamp"])
+    return otherwise
+
+
+def passed(job: Object, phase: str, now: str) -> list[Object]:
+    """phaseTransitionTimestamps with every phase up to this one: several may be passed between two looks."""
+    have: list[Object] = list((job.get("status") or {}).get("phaseTransitionTimestamps") or ())
+    upto = migration.PHASES[:migration.PHASES.index(phase) + 1] if phase not in vm.FINAL else (phase,)
+    if phase == "Succeeded":
+        upto = tuple(name for name in migration.PHASES if name != "Failed")
+    for name in upto:
+        have = vm.entered(have, name, now)
+    return have

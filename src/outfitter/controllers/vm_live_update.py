@@ -1,0 +1,65 @@
+"""Changes of a VM's template while its VMI runs: copies what can change live to the VMI, removes unplugged NICs from the
+template, and names what waits for a restart. The rules are in `api/live_update`; called by the VM controller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import kubevirt_config
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.live_update import nics, spec_fields
+from outfitter.api.live_update.contribution import RunningVm
+from outfitter.api.live_update.evaluator import NOTHING, Evaluation, evaluate
+from outfitter.controllers.manager import ControllerContext
+from outfitter.controllers.vmi import LauncherPods
+from outfitter.errors import Forbidden, Invalid
+
+FIELDS = "outfitter.dev/template-fields"  # annotation of a VMI: the fields of the template that it was created from
+COPIED, REFUSED, REMOVED = "LiveUpdate", "HotPlugNetworkInterfaceError", "NetworkInterfaceRemoved"  # reasons of events
+
+
+def started_with(spec: Object) -> str:
+    """The annotation FIELDS of a VMI that is created from a spec."""
+    return ",".join(sorted(spec_fields.leaves(spec)))
+
+
+class VmLiveUpdate:
+    def __init__(self, context: ControllerContext) -> None:
+        self._context = context
+        self._pods = LauncherPods(context.informer(kinds.POD))
+        self._kubevirts = context.informer(kinds.KUBEVIRT)
+
+    def evaluate(self, wanted: Object, instance: Object) -> Evaluation:
+        """`wanted`: the spec that a VMI created now would have."""
+        if (instance.get("status") or {}).get("phase") in vm_api.FINAL or instance["metadata"].get("deletionTimestamp"):
+            return NOTHING
+        if wanted == instance["spec"] and not nics.without_absent(wanted):
+            return NOTHING
+        config = kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items()))
+        recorded = (instance["metadata"].get("annotations") or {}).get(FIELDS)
+        return evaluate(RunningVm(
+            wanted, instance, self._pods.current(instance), config.rollout,
+            frozenset(recorded.split(",")) if recorded else None))
+
+    async def apply(self, vm: Object, instance: Object, evaluation: Evaluation) -> Evaluation:
+        """Write what changes live. What the VMI's admission refuses waits for a restart."""
+        if not evaluation.live:
+            return evaluation
+        try:
+            await self._context.patch(kinds.VMI, instance, {"spec": evaluation.vmi_patch()})
+        except (Invalid, Forbidden) as error:
+            await self._context.events.warning(vm, REFUSED, f"not copied to the running VMI: {error.message}")
+            return replace(evaluation, live={}, restart=(*evaluation.restart, *evaluation.live))
+        await self._context.events.normal(
+            vm, COPIED, f"copied to the running VMI: {', '.join(evaluation.migration or evaluation.live)}")
+        return evaluation
+
+    async def remove_from_template(self, vm: Object, patch: Object) -> None:
+        """NICs with state absent that the VMI has no more."""
+        kept = {each["name"] for each in spec_fields.get(patch, nics.INTERFACES) or ()}
+        gone = [each["name"] for each in spec_fields.get(vm["spec"]["template"]["spec"], nics.INTERFACES) or ()
+                if each["name"] not in kept]
+        await self._context.patch(kinds.VM, vm, {"spec": {"template": {"spec": patch}}})
+        await self._context.events.normal(vm, REMOVED, f"removed from the template, as it is unplugged: {', '.join(gone)}")

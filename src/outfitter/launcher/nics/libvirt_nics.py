@@ -1,0 +1,60 @@
+"""Plugs and unplugs network interfaces of a running libvirt domain, and changes their link and bridge. Blocking. Called by
+`connection`, which translates libvirt's errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from outfitter.errors import HypervisorError
+from outfitter.launcher.nics import domain_nics
+
+log = logging.getLogger(__name__)
+
+
+def attach(lib: Any, dom: Any, element: str) -> None:
+    """One that has the alias of the element is left as it is."""
+    alias = domain_nics.alias_of(ET.fromstring(element))
+    if _find(dom, alias) is None:
+        dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
+
+
+def detach(lib: Any, dom: Any, alias: str) -> bool:
+    """Ask the guest to release it, also when it was asked before. Whether it is gone."""
+    if _find(dom, alias) is None:
+        return True
+    try:
+        dom.detachDeviceAlias(alias, lib.VIR_DOMAIN_AFFECT_LIVE)
+    except lib.libvirtError as error:
+        if _find(dom, alias) is None:
+            return True
+        if error.get_error_code() != lib.VIR_ERR_INTERNAL_ERROR:
+            raise
+        log.info("%s: %s was asked for before: %s", dom.name(), alias, error)  # QEMU rejects a second request for a while
+    return _find(dom, alias) is None
+
+
+def set_link(lib: Any, dom: Any, alias: str, *, up: bool) -> None:
+    _update(lib, dom, alias, lambda element: domain_nics.set_link(element, up=up))
+
+
+def set_bridge(lib: Any, dom: Any, alias: str, bridge: str) -> None:
+    _update(lib, dom, alias, lambda element: domain_nics.set_bridge(element, bridge))
+
+
+def _update(lib: Any, dom: Any, alias: str, change: Callable[[ET.Element], bool]) -> None:
+    element = _find(dom, alias)
+    if element is None:
+        raise HypervisorError(f"{dom.name()} has no network interface {alias}")
+    try:
+        changed = change(element)
+    except ValueError as error:
+        raise HypervisorError(f"{alias} of {dom.name()} cannot be changed: {error}") from error
+    if changed:
+        dom.updateDeviceFlags(ET.tostring(element, encoding="unicode"), lib.VIR_DOMAIN_AFFECT_LIVE)
+
+
+def _find(dom: Any, alias: str) -> ET.Element | None:
+    return domain_nics.find(ET.fromstring(dom.XMLDesc(0)), alias)

@@ -1,0 +1,344 @@
+"""The node agent's part of live migrations: on the target it prepares and reports the arrival, on the source it copies, aborts
+and reports a failure. Called by `own_pods`, which holds the host's lock; every call may be repeated.
+
+Who writes what: `api.kubevirt.migration`. The VMI runs where its status.nodeName says, which changes in one write when the
+target's agent sees the domain run there. Until then the source's agent reports no end of a domain that has left by a migration:
+only the target knows whether it arrived."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from outfitter.api import conditions, kinds, rejection
+from outfitter.api.hypervisor import Domain, MigrationJob, MigrationLimits, MigrationTarget
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import kubevirt_config, migration, network_info, vm
+from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
+from outfitter.api.quantity import to_int
+from outfitter.api.rejection import RejectionCode
+from outfitter.errors import HypervisorError, NotReady, OutfitterError, StartFailed
+from outfitter.node import networks, nic_plan, status_reporter
+from outfitter.node.agent_host import AgentHost
+from outfitter.node.networks import Networks
+from outfitter.node.pods import secrets
+from outfitter.node.pods.domain_builder import DomainBuilder
+from outfitter.node.pods.pod_cache import PodCache, vmi_runs
+from outfitter.node.pods.pod_preparation import PodPreparation
+from outfitter.node.status_reporter import StatusReporter
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock, rfc3339
+
+log = logging.getLogger(__name__)
+POLL = 0.5  # seconds between two looks at a copy
+PROGRESS_EVERY = 5.0  # seconds between two writes of its progress
+DETACH_PATIENCE = 30.0  # seconds for a guest to release NICs on VFs
+LEFT_PATIENCE = 10.0  # seconds for the target's agent to report what has left the source
+GIB = 1 << 30
+PRIMARY = "eth0"  # the interface of a pod on the pod network
+# Codes of failures, beside those of `controllers.migrations.migration_phase`.
+COPY_FAILED, COPY_LOST, NO_PROGRESS, TOO_SLOW = "CopyFailed", "CopyLost", "NoProgress", "CompletionTimeout"
+TARGET_REFUSED, NOT_ARRIVED, CANCELLED = "TargetRefused", "NotArrived", "Cancelled"
+NIC_NOT_RELEASED = "NicNotReleased"
+
+
+class VmiMigrations:
+    def __init__(
+        self, store: Store, cache: PodCache, report: StatusReporter, *, devices: PodPreparation, attached: Networks,
+        domains: DomainBuilder, clock: Clock,
+    ) -> None:
+        self._store, self._cache, self._report, self._devices = store, cache, report, devices
+        self._networks, self._domains, self._clock = attached, domains, clock
+        self._begun: set[str] = set()  # migrations whose copy this process began
+        self._detaching: dict[str, float] = {}  # migrations whose guest is asked to release NICs -> since when, monotonic
+        self._left: dict[str, float] = {}  # migrations whose domain has left this host -> since when, monotonic
+        self._progress: dict[str, tuple[float, float, float]] = {}  # -> least remaining, since when, time of the last write
+
+    # -- which part a pod has
+
+    def arriving(self, pod: Object) -> Object | None:
+        """The VMI that may arrive in a pod by a migration; None for a pod that runs its VMI, and for other pods."""
+        vmi, job_uid = self._vmi(pod), migration.job_uid(pod)
+        if vmi is None or not job_uid or self._runs_here(vmi, pod):
+            return None
+        if migration.under_way(vmi) and migration.state(vmi)["migrationUid"] != job_uid:
+            return None  # of an earlier migration
+        return None if self._was_source(vmi, pod) else vmi
+
+    def departed(self, pod: Object) -> Object | None:
+        """The VMI that has left a pod by a migration."""
+        vmi = self._vmi(pod)
+        if vmi is None or self._runs_here(vmi, pod) or not (vmi.get("status") or {}).get("nodeName"):
+            return None
+        return vmi if self._was_source(vmi, pod) else None
+
+    def _vmi(self, pod: Object) -> Object | None:
+        key, reference = vm.launches(pod), vm.owner(pod, kinds.VMI.kind)
+        vmi = self._cache.instances.get(key) if key else None
+        return vmi if vmi is not None and reference is not None and vmi["metadata"]["uid"] == reference["uid"] else None
+
+    def _runs_here(self, vmi: Object, pod: Object) -> bool:
+        status = vmi.get("status") or {}
+        active = status.get("activePods") or {}
+        here = status.get("nodeName") in (None, pod["spec"].get("nodeName"))
+        return here and (not active or pod["metadata"]["uid"] in active)
+
+    def _was_source(self, vmi: Object, pod: Object) -> bool:
+        """Whether a migration away from a pod has succeeded."""
+        record = migration.state(vmi)
+        return bool(record.get("completed")) and not record.get("failed") and (
+            record.get("sourcePod") == pod["metadata"]["name"]
+            and pod["metadata"]["uid"] not in ((vmi.get("status") or {}).get("activePods") or ()))
+
+    # -- target
+
+    async def run_target(self, host: AgentHost, pod: Object, vmi: Object) -> float | None:
+        """Prepare devices and networks, report the pod as Running; after the hand-over, be ready and report the arrival."""
+        if not vmi_runs(vmi):
+            return None
+        if missing := await self._devices.prepare(host, pod):
+            if missing.final or self._devices.gives_up(host.name, pod, missing):
+                await self._report.pod_rejected(pod, missing.rejection, status_reporter.FAILED_PREPARE)
+                return None
+            await self._report.waiting(pod, missing.rejection)
+            return 1.0
+        try:
+            annotations = await self._networks.decide(host, pod, vmi)
+        except NotReady as error:
+            network = rejection.of_error(error, RejectionCode.NETWORK_NOT_READY)
+            await self._report.waiting(pod, network, status_reporter.FAILED_NETWORKS)
+            return 1.0
+        if pod["status"].get("phase") != "Running":
+            try:
+                pod = await self._report.pod_running(pod, "", annotations)
+            except OutfitterError:
+                self._networks.forget(pod)  # they were not written
+                raise
+            self._cache.put(kinds.POD, pod)
+        if not migration.is_target(vmi, pod):
+            return None  # the hand-over wakes it
+        return await self._receive(host, pod, vmi)
+
+    async def _receive(self, host: AgentHost, pod: Object, vmi: Object) -> float | None:
+        record, domain = migration.state(vmi), await self._arrived(host, vmi)
+        if domain is not None:
+            await self._complete(host, pod, vmi, domain)
+            return None
+        if record.get("sourceDomainLeft") and vmi["metadata"]["uid"] not in await host.hypervisor.domains():
+            why = f"the VM left {record.get('sourceNode')} and does not run on {host.name}"
+            await self._fail(vmi, NOT_ARRIVED, why)
+            return None
+        if not record.get("targetNodeAddress") and not record.get("abortRequested"):
+            return await self._prepare(host, pod, vmi)
+        return POLL if record.get("startTimestamp") else None
+
+    async def _prepare(self, host: AgentHost, pod: Object, vmi: Object) -> float | None:
+        secret_files = await secrets.files(self._store, vmi)
+        if isinstance(secret_files, str):
+            await self._fail(vmi, TARGET_REFUSED, secret_files)
+            return None
+        try:
+            domain = await self._domains.build(host, pod, vmi, secret_files)
+            target = await host.hypervisor.prepare_incoming(domain)
+        except (StartFailed, HypervisorError) as error:
+            await self._fail(vmi, TARGET_REFUSED, f"{host.name}: {error.message}")
+            return None
+        change: Object = {"targetNodeAddress": target.address}
+        if target.drive:
+            change["targetSources"] = {"drive": target.drive}
+        await self._patch(vmi, {"migrationState": change})
+        return POLL
+
+    async def _arrived(self, host: AgentHost, vmi: Object) -> Domain | None:
+        domain = (await host.hypervisor.domains()).get(vmi["metadata"]["uid"])
+        return domain if domain is not None and not domain.migrating and not domain.foreign else None
+
+    async def _complete(self, host: AgentHost, pod: Object, vmi: Object, domain: Domain) -> None:
+        """The VMI runs here: in one write."""
+        now, uid, record = rfc3339(self._clock.now()), pod["metadata"]["uid"], migration.state(vmi)
+        others = dict.fromkeys((vmi["status"].get("activePods") or {}).keys() - {uid})
+        done = {"completed": True, "failed": None, "endTimestamp": now, "targetNodeDomainReadyTimestamp": now,
+                "targetNodeDomainDetected": True, "sourceDomainLeft": None}
+        if record.get("abortRequested"):
+            done["abortStatus"] = "Failed"  # it came too late
+        more: Object = {}
+        names = [str(entry["name"]) for entry in network_info.interfaces(vmi)]
+        nics = nic_plan.named(domain.nics, names)
+        interfaces = nic_plan.arrived(networks.statuses(vmi, self._networks.of(pod)), nics)
+        known = {network["name"]: PRIMARY for network in network_info.networks(vmi) if network.get("pod") is not None}
+        interfaces = [{**entry, "podInterfaceName": name} if "podInterfaceName" not in entry and (
+            name := known.get(entry["name"])) else entry for entry in interfaces]
+        if conditions.find(vmi, migration.MIGRATION_REQUIRED) is not None:  # the migration controller would, in a further write
+            have = conditions.without_condition(vmi["status"].get("conditions"), migration.MIGRATION_REQUIRED)
+            more["conditions"] = have
+        fresh = await self._patch(vmi, {
+            **more, "nodeName": host.name, "activePods": {**others, uid: host.name}, "migrationState": done,
+            **({"interfaces": interfaces} if interfaces else {})})
+        self._networks.forget(pod)
+        await self._report.action_done(fresh, "Migrated", f"The VirtualMachineInstance migrated to node {host.name} from "
+                                                          f"{record.get('sourceNode')}")
+
+    async def end_target(self, host: AgentHost, pod: Object, vmi: Object) -> bool:
+        """A target's pod ends. Whether the VMI runs here in spite of it: the domain arrived before."""
+        uid = vmi["metadata"]["uid"]
+        if migration.is_target(vmi, pod) and vmi_runs(vmi) and (domain := await self._arrived(host, vmi)) is not None:
+            await self._complete(host, pod, vmi, domain)
+            return True
+        await host.hypervisor.cancel_incoming(uid)
+        if not vmi_runs(vmi) or (migration.state(vmi).get("completed") and (vmi["status"].get("nodeName") != host.name)):
+            await host.hypervisor.stop(uid)  # of a VM that has ended, or a copy that the source knows nothing of
+        return False
+
+    # -- source
+
+    async def run_source(self, host: AgentHost, pod: Object, vmi: Object, domain: Domain | None) -> tuple[bool, float | None]:
+        """Of a VMI that is to leave this host: whether its domain may be absent, and when to look again."""
+        record = migration.state(vmi)
+        job_uid, started = str(record["migrationUid"]), bool(record.get("startTimestamp"))
+        if domain is None:
+            if not started or (await host.hypervisor.ended()).get(vmi["metadata"]["uid"]) is not None:
+                return False, None  # it ended by itself
+            return True, await self._has_left(vmi, job_uid)
+        self._left.pop(job_uid, None)
+        if not started and record.get("abortRequested"):
+            await self._fail(vmi, CANCELLED, "it was cancelled", abortStatus="Succeeded")
+            return False, None
+        if not record.get("targetNodeAddress"):
+            return False, None  # the target's agent wakes it
+        if not started:
+            vmi = await self._patch(vmi, {"migrationState": {"startTimestamp": rfc3339(self._clock.now())}})
+            await self._report.action_done(vmi, "Migrating", f"VirtualMachineInstance is migrating to {record['targetNode']}.")
+        return False, await self._copy(host, vmi, job_uid)
+
+    async def _copy(self, host: AgentHost, vmi: Object, job_uid: str) -> float | None:
+        uid, record, hypervisor = vmi["metadata"]["uid"], migration.state(vmi), host.hypervisor
+        job = await hypervisor.migration(uid)
+        if job is not None and job.failed and job_uid not in self._begun:
+            job = None  # of an earlier migration, or of a process that was killed: it may begin again
+        if job is None and uid not in await hypervisor.domains():
+            return POLL  # it has just left
+        if record.get("abortRequested") or (job is not None and job.failed):
+            if job is not None and not job.failed:
+                await hypervisor.abort_migration(uid)
+                return POLL
+            asked = bool(record.get("abortRequested"))
+            why = "it was cancelled" if asked else job.failed if job is not None else ""
+            more = {"abortStatus": "Succeeded"} if asked else {}
+            await self._end_copy(host, vmi, job_uid, CANCELLED if asked else COPY_FAILED, why, **more)
+            return None
+        if job is None:
+            if job_uid in self._begun:
+                await self._end_copy(host, vmi, job_uid, COPY_LOST, f"the hypervisor of {host.name} no longer copies the VM: "
+                                                                    "it was restarted, or the copy was ended with other tools")
+                return None
+            try:
+                again = await self._detach_functions(host, uid)
+            except HypervisorError as error:
+                await self._end_copy(host, vmi, job_uid, COPY_FAILED, f"{host.name}: {error.message}")
+                return None
+            if again is not None and self._late_nics(job_uid):
+                await self._end_copy(host, vmi, job_uid, NIC_NOT_RELEASED, "the guest does not release its NICs on VFs, which "
+                                                                          "stay on their host")
+                return None
+            if again is not None:
+                return min(again, 1.0)
+            settings = (await self._config()).migrations
+            drive = (record.get("targetSources") or {}).get("drive", "")
+            target = MigrationTarget(str(record["targetNodeAddress"]), str(drive))
+            try:
+                await hypervisor.migrate(uid, target, MigrationLimits(settings.bandwidth, settings.auto_converge))
+            except HypervisorError as error:
+                await self._end_copy(host, vmi, job_uid, COPY_FAILED, f"{host.name}: {error.message}")
+                return None
+            self._begun.add(job_uid)
+            return POLL
+        self._begun.add(job_uid)
+        if late := await self._late(vmi, job_uid, job):
+            await hypervisor.abort_migration(uid)
+            await self._end_copy(host, vmi, job_uid, *late)
+            return None
+        return POLL
+
+    async def _detach_functions(self, host: AgentHost, uid: str) -> float | None:
+        """NICs on VFs stay on their host: the guest gets others on the target, or these again if the migration fails
+        (`nic_hotplug.py`). None: it has none any more."""
+        waits = [await host.hypervisor.detach_interface(uid, nic.alias)
+                 for nic in (await host.hypervisor.domains())[uid].nics if nic.address]
+        return min((left for left in waits if left is not None), default=None)
+
+    def _late_nics(self, job_uid: str) -> bool:
+        now = self._clock.monotonic()
+        return now - self._detaching.setdefault(job_uid, now) >= DETACH_PATIENCE
+
+    async def _late(self, vmi: Object, job_uid: str, job: MigrationJob) -> tuple[str, str] | None:
+        """Write the progress now and then; why the copy has to be aborted."""
+        now, settings = self._clock.monotonic(), (await self._config()).migrations
+        best, since, written = self._progress.setdefault(job_uid, (float("inf"), now, now))
+        if job.total and job.remaining < best:
+            best, since = job.remaining, now
+        if now - written >= PROGRESS_EVERY:
+            written = now
+            await self._patch(vmi, {"migrationState": {"progress": {
+                "totalBytes": job.total, "remainingBytes": job.remaining, "processedBytes": job.processed,
+                "iteration": job.iteration}}})
+        self._progress[job_uid] = best, since, written
+        if settings.progress_timeout and now - since >= settings.progress_timeout:
+            return NO_PROGRESS, (f"Live migration stuck for {now - since:.0f} seconds: the guest changes its memory as fast as "
+                                 "it is copied; allow more bandwidth, or allowAutoConverge")
+        elapsed = (self._clock.now() - datetime.fromisoformat(migration.state(vmi)["startTimestamp"])).total_seconds()
+        most = settings.completion_timeout * max(1.0, to_int(vm.memory(vmi)) / GIB)
+        if settings.completion_timeout and elapsed >= most:
+            return TOO_SLOW, f"Live migration is not completed after {elapsed:.0f} seconds (completionTimeoutPerGiB)"
+        return None
+
+    async def _has_left(self, vmi: Object, job_uid: str) -> float | None:
+        """The domain is not here any more: the target's agent reports it. After a while it is asked whether it has it."""
+        since = self._left.setdefault(job_uid, self._clock.monotonic())
+        if self._clock.monotonic() - since >= LEFT_PATIENCE and not migration.state(vmi).get("sourceDomainLeft"):
+            await self._patch(vmi, {"migrationState": {"sourceDomainLeft": True}})
+        return 1.0
+
+    async def end_source(self, host: AgentHost, pod: Object, vmi: Object) -> float | None:
+        """A VMI has left this pod: end what may be left of its domain here, then the pod, which releases its devices."""
+        uid, record = vmi["metadata"]["uid"], migration.state(vmi)
+        job = await host.hypervisor.migration(uid)
+        if job is not None and not job.failed:
+            return POLL  # the hypervisor is about to end it here
+        await host.hypervisor.stop(uid)
+        self._forget(str(record.get("migrationUid")))
+        await self._report.pod_succeeded(pod, "Migrated", f"the VM migrated to {record.get('targetNode')}")
+        return None
+
+    # -- shared
+
+    def _forget(self, job_uid: str) -> None:
+        self._begun.discard(job_uid)
+        self._left.pop(job_uid, None)
+        self._detaching.pop(job_uid, None)
+        self._progress.pop(job_uid, None)
+
+    async def _end_copy(self, host: AgentHost, vmi: Object, job_uid: str, *why: str, **more: str) -> None:
+        """`why`: code and message."""
+        await self._fail(vmi, *why, **more)
+        await host.hypervisor.abort_migration(vmi["metadata"]["uid"])
+        self._forget(job_uid)
+
+    async def _fail(self, vmi: Object, code: str, why: str, **more: str) -> None:
+        await self._patch(vmi, {"migrationState": {
+            "failed": True, "completed": True, "endTimestamp": rfc3339(self._clock.now()), "failureReason": why,
+            "failureCode": code, **more}})
+
+    async def _patch(self, vmi: Object, change: Mapping[str, Any]) -> Object:
+        """At the revision that was read."""
+        meta = vmi["metadata"]
+        fresh = await self._store.patch(kinds.VMI, meta["name"], {
+            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": dict(change)}, meta["namespace"],
+            subresource="status")
+        self._cache.instances.put(fresh)
+        return fresh
+
+    async def _config(self) -> KubeVirtConfig:
+        found = (await self._store.list(kinds.KUBEVIRT)).items
+        return kubevirt_config.read_config(kubevirt_config.active_kubevirt(found))

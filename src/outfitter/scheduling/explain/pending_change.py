@@ -1,0 +1,81 @@
+"""Why a change of a running VM has not taken effect yet, such as a NIC that is to be plugged: a part of `outfit why`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from outfitter.api import conditions, kinds
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import kubevirt_config, migration
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.live_update import automatic_migration as automatic
+from outfitter.api.live_update import evaluator
+from outfitter.api.live_update.automatic_migration import UpdateDecision, UpdateView
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
+from outfitter.scheduling.explain.explanation import Explanation
+from outfitter.scheduling.explain.object_state import pods_of
+from outfitter.scheduling.explain.pod import pod as pod_explanation
+
+CHANGE = "change"  # what such a VM waits for
+
+
+def of_running_vmi(cluster: ClusterObjects, vmi: Mapping[str, Any], answer: Explanation) -> Explanation:
+    """The explanation of a VMI that runs, with what has not reached it yet."""
+    required = conditions.find(vmi, automatic.REQUIRED)
+    in_place = conditions.find(vmi, conditions.INTERFACES) or {}
+    if required is None and in_place.get("status") != "False":
+        return answer
+    pod = next((pod for pod in pods_of(cluster, vmi)
+                if pod["spec"].get("nodeName") == (vmi.get("status") or {}).get("nodeName")), None)
+    waiting = evaluator.migration_need(dict(vmi), pod).waiting if pod is not None else ()
+    lines, todo = (*answer.lines, *waiting), answer.todo
+    sentence = f"{answer.sentence.removesuffix(': nothing is wrong')}; a change of it has not taken effect yet"
+    if in_place.get("status") == "False" and in_place.get("message"):
+        lines = (*lines, f"{in_place.get('reason')}: {in_place['message']}")
+    if required is None:
+        pass  # the node does it in place, or when a migration has ended
+    elif required.get("status") != "True":
+        lines = (*lines, str(required.get("message") or "the node may do it in place"))
+    elif cluster.now is not None:
+        view = _view(cluster, dict(vmi), cluster.now)
+        decision = automatic.decide(view)
+        if decision.code == automatic.MIGRATING and view.target is not None and automatic.unschedulable(view.target):
+            target = pod_explanation(cluster, view.target)
+            sentence = f"{sentence}: the target of its migration, {target.about}, {target.sentence}"
+            answer = replace(answer, waiting=target.waiting)
+            lines, todo = (*lines, *target.lines), (*todo, *target.todo)
+        elif decision.code:
+            lines = (*lines, f"{decision.code}: {decision.message}")
+        todo = (*todo, *_advice(vmi, decision))
+    return replace(answer, sentence=sentence, waits_for=CHANGE, lines=lines, todo=todo)
+
+
+def _view(cluster: ClusterObjects, vmi: Object, now: datetime) -> UpdateView:
+    meta = vmi["metadata"]
+    jobs = [job for job in cluster.migrations if migration.vmi_key(job) == f"{meta['namespace']}/{meta['name']}"]
+    targets = {migration.job_uid(pod): pod for pod in cluster.pods if migration.job_uid(pod)}
+    open_jobs = [job for job in cluster.migrations if not migration.is_finished(job)]
+    target = next((targets.get(job["metadata"]["uid"]) for job in jobs if not migration.is_finished(job)), None)
+    hosts = [node["metadata"]["name"] for node in cluster.nodes if automatic.takes_pods(node)]
+    config = kubevirt_config.read_config(kubevirt_config.active_kubevirt(cluster.kubevirts))
+    return UpdateView(vmi, config, now, jobs, len(open_jobs), target,
+                      None if kinds.NODE.plural in cluster.unread or not cluster.nodes else hosts)
+
+
+def _advice(vmi: Mapping[str, Any], decision: UpdateDecision) -> tuple[str, ...]:
+    """What helps beside waiting."""
+    name = vmi["metadata"]["name"]
+    restart = f"outfit vm restart {name}, with which it takes effect too" if vm_api.owner(vmi, kinds.VM.kind) else ""
+    advice = {
+        automatic.NO_METHOD: (
+            "let the system migrate VMs: kubectl patch kubevirt -n kubevirt kubevirt --type merge -p "
+            '\'{"spec": {"workloadUpdateStrategy": {"workloadUpdateMethods": ["LiveMigrate"]}}}\'', restart),
+        automatic.NOT_MIGRATABLE: (restart,),
+        automatic.NO_OTHER_HOST: ("add a host, or uncordon one: kubectl get nodes", restart),
+        automatic.BACKING_OFF: (f"kubectl get virtualmachineinstancemigrations -n {vmi['metadata']['namespace']} shows why the "
+                                "last ones failed", restart),
+    }.get(decision.code, ())
+    return tuple(filter(None, advice))

@@ -1,0 +1,305 @@
+"""Steps of a case (areas hotplug and migration): writes at a second of an injected clock, the controllers run until they are
+idle, and what is stored is compared.
+
+    async with stepped(case) as engine:        # the given objects are stored, no controller runs yet
+        engine.actors.append(PlayedNodes(...))  # what plays nodes or controllers that are not the product's
+        wrong = await engine.run()
+
+The engine speaks to the product through its API server and knows no rule of it. An actor plays a part of the cluster: it is
+asked after every settle and at the second that it names. All writes of a step are made before any controller gets a turn."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import math
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from outfitter import app
+from outfitter.api import admission, kinds
+from outfitter.api.kinds import Kind, Object
+from outfitter.apiserver import auth
+from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import IdGenerator
+from outfitter.store.memory import Memory
+from tests.cases.case import Case
+from tests.cases.case_product import ADMIN, Answer, Api, CaseScenario, Faults, contains, object_path, replaced
+from tests.cases.object_paths import select
+from tests.cases.step_checks import CHECKS
+
+T = TypeVar("T")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+BEFORE = 3600  # seconds before second 0 in which the given objects were created
+AT_ONCE = 0.9  # delays below a second, of retries, count as part of the step
+TURNS = 200  # of the controllers and the actors within one second
+# Kubernetes' own controllers, which act on nodes; nothing but the product is assumed to run.
+OF_KUBERNETES = ("pod_gc", "node_taint_eviction")
+_POD_OF = re.compile(r"@pod\((?P<vmi>[^)]+)\)")
+
+
+class Actor(Protocol):
+    """Plays a part of the cluster."""
+
+    async def act(self, now: float) -> bool:
+        """Do what is due; whether anything was written."""
+        ...
+
+    def due(self, now: float) -> float | None:
+        """The next second at which something is due; None: when something changes."""
+        ...
+
+
+class StepClock(ManualClock):
+    """Reports when the next sleeper is due."""
+
+    def due(self) -> float | None:
+        waiting = [at for at, _, waiter in self._sleepers if not waiter.done()]
+        return min(waiting, default=None)
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a request to a product whose store is in memory: it never suspends, so no controller runs in between."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise AssertionError("a request to a store in memory was suspended")
+
+
+class StepEngine(CaseScenario):
+    """One case: its store, its clock, and the product, which may be restarted."""
+
+    def __init__(self, case: Case, *, without: Sequence[str] = OF_KUBERNETES) -> None:
+        """`without`: controllers of the product that do not run, because the case plays them."""
+        super().__init__(Path())
+        self.case, self.without = case, tuple(without)
+        self.clock = self.step_clock = StepClock(EPOCH - timedelta(seconds=BEFORE))
+        self._names = IdGenerator(random.Random(1))
+        self._store = Memory(clock=self.clock, names=self._names, rules=admission.AdmissionRules())
+        self.actors: list[Actor] = []
+        self.words: dict[str, Callable[[Any], Awaitable[list[str]]]] = {}  # further words of `then`
+        self.actions: dict[str, Callable[[Any, auth.User], list[Answer]]] = {  # words of `do`
+            "create": self._create, "apply": self._apply, "applyStatus": self._apply_status, "delete": self._delete}
+        self.store_product = self._product()
+        self.api = Api(self.store_product)
+        self._running = False
+        self._after_do: dict[int, Any] = {}
+
+    # -- the product
+
+    def _product(self) -> app.Embedded:
+        product = app.Embedded(self._store, (), clock=self.clock)
+        product.runner.controllers = [each for each in product.runner.controllers if each.name not in self.without]
+        return product
+
+    async def load_given(self) -> None:
+        await self.load(self.store_product, self.api, self.case.config, list(self.case.data.get("given") or ()))
+        self.clock.advance(BEFORE - self.clock.monotonic())
+
+    async def start(self) -> None:
+        """Start the product on the stored objects. Given nodes are alive, although no agent of the product serves them."""
+        self.store_product = self._product()
+        self.api = Api(self.store_product)
+        nodes = [(await self.api.read(obj)) for obj in self.case.data.get("given") or () if obj["kind"] == kinds.NODE.kind]
+        await self.store_product.start()
+        self._running = True
+        for node in nodes:
+            status = node.get("status") or {}
+            ready = [{"type": "Ready", "status": "True"}]
+            node["status"] = {"conditions": status.get("conditions") or ready}
+            at_once(self.api.set_status(node))
+
+    async def stop(self) -> None:
+        if self._running:
+            self._running = False
+            await self.store_product.stop()
+
+    @property
+    def now(self) -> float:
+        """Seconds of the case."""
+        return self.clock.monotonic() - BEFORE
+
+    async def settle(self) -> None:
+        """Until the product is idle, nothing is due within the second, and no actor has anything to do."""
+        end = math.floor(self.now + 1e-6) + AT_ONCE
+        for _ in range(TURNS):
+            await self.store_product.settle()
+            acted = [await actor.act(self.now) for actor in self.actors]
+            if any(acted):
+                continue
+            due = self.step_clock.due()
+            if due is None or due - BEFORE > end:
+                return
+            self.clock.advance(max(0.0, due - self.clock.monotonic()))
+        raise AssertionError(f"the case does not come to rest at {self.now}")
+
+    async def advance(self, second: float) -> None:
+        """Go to a second. Seconds at which nothing is due are skipped: no controller would do anything."""
+        while self.now < second:
+            dues = [self.step_clock.due(), *(actor.due(self.now) for actor in self.actors)]
+            known = [math.ceil(due - (BEFORE if index == 0 else 0) - 1e-6) for index, due in enumerate(dues) if due is not None]
+            following = math.floor(self.now + 1e-6) + 1
+            target = min(second, max(following, min(known, default=second)))
+            self.clock.advance(target - self.now)
+            await self.settle()
+
+    # -- running
+
+    async def run(self) -> list[str]:
+        wrong: list[str] = []
+        faults = Faults()
+        with faults:
+            await self.start()
+            try:
+                await self.settle()
+                for index, step in enumerate(self.case.expect.get("steps") or ()):
+                    found = await self._step(step)
+                    wrong += [f"step {index}, at {step['at']}: {line}" for line in found]
+            finally:
+                await self.stop()
+        return [*wrong, *faults.said]
+
+    async def _step(self, step: Mapping[str, Any]) -> list[str]:
+        await self.advance(float(step["at"]))
+        do, then = self.mapped(step.get("do") or {}), self.mapped(step.get("then") or {})
+        if do.get("restart"):
+            await self.stop()
+            await self.start()
+        user = auth.User(str(do["user"]), ("system:authenticated",)) if "user" in do else ADMIN
+        revision = self._store.revision
+        answers: list[Answer] = []
+        for word, entries in do.items():
+            if word in self.actions:
+                answers += self.actions[word](entries, user)
+        wrong = self._refusals(then.get("refused"), answers, changed=self._store.revision != revision)
+        unchanged = [(entry, self._value(entry)) for entry in then.get("unchanged") or ()]
+        await self.settle()
+        wrong += [f"unchanged {entry['kind']} {entry['name']} {entry['path']}: was {json.dumps(was)}, is {json.dumps(is_)}"
+                  for entry, was in unchanged if (is_ := self._value(entry)) != was]
+        for word, entries in then.items():
+            if word in CHECKS:
+                wrong += [line for entry in entries for line in CHECKS[word](self, entry)]
+            elif word in self.words:
+                wrong += await self.words[word](entries)
+            elif word not in ("refused", "unchanged"):
+                wrong.append(f"then.{word} is not compared by this runner")
+        return wrong
+
+    def mapped(self, value: Any) -> Any:
+        """With the uids that the server gave."""
+        return replaced(copy.deepcopy(value), self._uids)
+
+    # -- writes
+
+    def _create(self, objects: Sequence[Object], user: auth.User) -> list[Answer]:
+        answers = []
+        for obj in objects:
+            answer = at_once(self.api.create(self.own(obj), user=user))
+            answers.append(answer)
+            if not answer.ok:
+                continue
+            if uid := obj["metadata"].get("uid"):
+                self._uids[uid] = answer.body["metadata"]["uid"]
+            if obj.get("status"):
+                answers.append(at_once(self.api.set_status(self.own(obj))))
+        return answers
+
+    def _apply(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
+        return [self._patch(entry, user, "") for entry in entries]
+
+    def _apply_status(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
+        return [self._patch(entry, user, "/status") for entry in entries]
+
+    def _patch(self, entry: Mapping[str, Any], user: auth.User, subresource: str) -> Answer:
+        path = object_path(self.kind(entry["kind"]), self.shape(entry))
+        return at_once(self.api.send("PATCH", path + subresource, entry["patch"], user=user))
+
+    def _delete(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
+        """A pod is gone at once: nothing waits for its guest."""
+        answers = []
+        for entry in entries:
+            kind = self.kind(entry["kind"])
+            body: Object | None = {"gracePeriodSeconds": 0} if kind == kinds.POD else None
+            answers.append(at_once(self.api.send("DELETE", object_path(kind, self.shape(entry)), body, user=user)))
+        return answers
+
+    def _refusals(self, wanted: Mapping[str, Any] | None, answers: Sequence[Answer], *, changed: bool) -> list[str]:
+        if wanted is None:
+            return [f"a write was refused with {answer.status}: {answer.body.get('message')}" for answer in answers
+                    if not answer.ok]
+        if wanted.get("optional") and all(answer.ok for answer in answers):
+            return []
+        wrong = ["a write was accepted" for answer in answers if answer.ok]
+        wrong += ["something was written although every write was refused"] if changed and not wrong else []
+        for answer in answers:
+            if answer.ok:
+                continue
+            if wanted.get("status", answer.status) != answer.status:
+                wrong.append(f"refused with {answer.status}, not {wanted['status']}: {answer.body.get('message')}")
+            causes = answer.causes or [("", str(answer.body.get("message")))]
+            if not any(wanted.get("field", field) == field
+                       and contains(message or str(answer.body.get("message")), wanted.get("messageContains", ""))
+                       for field, message in causes):
+                wrong.append(f"refused otherwise: {causes}")
+        return wrong
+
+    # -- reads
+
+    def kind(self, name: str) -> Kind:
+        return next(kind for kind in kinds.ALL if kind.kind == name)
+
+    def all(self, kind: Kind, namespace: str | None = None) -> list[Object]:
+        words = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
+        answer = at_once(self.api.send("GET", "/" + "/".join([*words, kind.plural])))
+        return [obj for obj in answer.body["items"] if namespace in (None, obj["metadata"].get("namespace"))]
+
+    def find(self, entry: Mapping[str, Any]) -> Object | None:
+        """The object of an entry: kind, name, and a namespace where it is not clear."""
+        name = self._pod_name(str(entry["name"]))
+        return next((obj for obj in self.all(self.kind(entry["kind"]), entry.get("namespace"))
+                     if obj["metadata"]["name"] == name), None)
+
+    def _pod_name(self, name: str) -> str:
+        found = _POD_OF.fullmatch(name)
+        if found is None:
+            return name
+        vmi = self.find({"kind": kinds.VMI.kind, "name": found["vmi"]})
+        if vmi is None:
+            return name
+        pods = [pod for pod in self.all(kinds.POD, vmi["metadata"]["namespace"])
+                if (pod["metadata"].get("labels") or {}).get("kubevirt.io/created-by") == vmi["metadata"]["uid"]
+                and pod["spec"].get("nodeName") == (vmi.get("status") or {}).get("nodeName")]
+        newest = max(pods, key=lambda pod: (pod.get("status", {}).get("phase") == "Running",
+                                            pod["metadata"]["creationTimestamp"]), default=None)
+        return str(newest["metadata"]["name"]) if newest else name
+
+    def shape(self, entry: Mapping[str, Any]) -> Object:
+        """What names an object that is to be written; one that is not there is looked for where the case has its objects."""
+        obj = self.find(entry)
+        kind = self.kind(entry["kind"])
+        places = [each["metadata"].get("namespace") for each in self.case.data.get("given") or () if each.get("metadata")]
+        usual = next((place for place in places if place), "default")
+        meta = {"name": self._pod_name(str(entry["name"])), "namespace": entry.get("namespace") or (
+            obj["metadata"].get("namespace", "") if obj else usual)}
+        return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
+
+    def _value(self, entry: Mapping[str, Any]) -> Any:
+        return select(self.find(entry), entry["path"])
+
+
+@contextlib.asynccontextmanager
+async def stepped(case: Case, *, without: Sequence[str] = OF_KUBERNETES) -> AsyncIterator[StepEngine]:
+    engine = StepEngine(case, without=without)
+    await engine.load_given()
+    try:
+        yield engine
+    finally:
+        await engine.stop()

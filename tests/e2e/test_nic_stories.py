@@ -1,0 +1,258 @@
+"""A NIC that a user adds to a running VM, from `kubectl patch vm` to the NIC in the guest, embedded and on a real control plane
+where kube-scheduler places the targets of migrations. The test types kubectl and reads; where the nodes' own plumbing is
+switched off it also plays the dynamic-networks-controller, which writes a pod's network-status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import nic_changes
+from tests.e2e.cluster_up import MODES, in_mode
+from tests.e2e.kubectl import Kubectl
+from tests.e2e.nic_changes import NEVER, SOON
+from tests.e2e.process import ForkedUp, Up, until
+
+pytestmark = pytest.mark.kubectl
+ASKED, STATUS = "k8s.v1.cni.cncf.io/networks", "k8s.v1.cni.cncf.io/network-status"  # annotations of pods
+
+
+class Story:
+    """What a user types, and what is read."""
+
+    def __init__(self, up: Up) -> None:
+        self.up, self.kubectl = up, Kubectl(up)
+
+    def begin(self, grace: str, speed: str = "64Gi") -> Story:
+        objects = nic_changes.settings(grace, speed), nic_changes.NETWORKS, nic_changes.BLUE
+        self.kubectl("apply", "-f", "-", stdin="---".join(objects))
+        until(lambda: self.up.phase("blue") == "Running", "blue runs")
+        self.uid, self.source = self.vmi()["metadata"]["uid"], self.host()
+        self.other = {"node-0": "node-1", "node-1": "node-0"}[self.source]
+        return self
+
+    def get(self, *words: str) -> Any:
+        return json.loads(self.kubectl("get", *words, "-o", "json"))
+
+    def vmi(self) -> Any:
+        return self.get("vmi", "blue")
+
+    def host(self) -> str:
+        return str(self.vmi()["status"].get("nodeName"))
+
+    def pod(self) -> Any:
+        """The launcher pod on the host of the VMI."""
+        [found] = [pod for pod in self.get("pods", "-l", "kubevirt.io=virt-launcher")["items"]
+                   if pod["metadata"]["labels"].get("vm.kubevirt.io/name") == "blue"
+                   and pod["spec"].get("nodeName") == self.host() and pod["status"].get("phase") == "Running"]
+        return found
+
+    def condition(self, name: str, kind: str = "vmi") -> Any:
+        found = self.get(kind, "blue").get("status", {}).get("conditions") or ()
+        return next((each for each in found if each["type"] == name), {})
+
+    def message(self, name: str = "MigrationRequired") -> str:
+        return str(self.condition(name).get("message") or "")
+
+    def sources(self, name: str) -> set[str]:
+        """infoSource of an interface."""
+        found = [each.get("infoSource") for each in self.vmi()["status"].get("interfaces") or () if each.get("name") == name]
+        return {word.strip() for text in found for word in str(text or "").split(",") if word.strip()}
+
+    def migrations(self) -> list[Any]:
+        return list(self.get("vmim")["items"])
+
+    def events(self) -> set[str]:
+        return {event["reason"] for event in self.get("events")["items"] if event["involvedObject"]["name"] == "blue"}
+
+    def patch(self, patch: str) -> None:
+        self.kubectl("patch", "vm", "blue", "--type=json", "-p", patch)
+
+    def plug(self, name: str, **interface: object) -> None:
+        """A NIC on the network of its name."""
+        self.patch(nic_changes.plug(name, name, **interface))
+
+    def unplug(self, name: str) -> None:
+        self.patch(nic_changes.unplug(self.get("vm", "blue"), name))
+
+    def listed(self, annotation: str) -> list[Any]:
+        return list(json.loads(self.pod()["metadata"].get("annotations", {}).get(annotation) or "[]"))
+
+    def dynamic_networks_controller(self) -> None:
+        """Report that the pod has the networks that its annotation asks for."""
+        pod = self.pod()
+        entries = [{"name": f"{one['namespace']}/{one['name']}", "interface": one["interface"], "mac": "02:00:00:00:00:09"}
+                   for one in self.listed(ASKED)]
+        self.kubectl("annotate", "pod", pod["metadata"]["name"], "--overwrite",
+                     f"{STATUS}={json.dumps([{'name': 'pod', 'interface': 'eth0', 'default': True}, *entries])}")
+
+    def untouched(self) -> None:
+        """It is the same VM, and nothing of it waits."""
+        assert self.vmi()["metadata"]["uid"] == self.uid
+        until(lambda: not self.condition("MigrationRequired"), "nothing requires a migration")
+        assert not self.condition("RestartRequired", "vm")
+
+
+@pytest.fixture(params=MODES)
+def plumbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Story]:
+    """Nodes that plug in place."""
+    yield from story_of(in_mode(request, tmp_path, simulate="2x4"))
+
+
+@pytest.fixture(params=MODES)
+def unplumbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Story]:
+    """Nodes whose plumbing is switched off."""
+    (tmp_path / "outfitter.yaml").write_text("plug_in_place: false\n")
+    yield from story_of(in_mode(request, tmp_path, "--config", str(tmp_path / "outfitter.yaml"), simulate="2x4"))
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Story]:
+    yield from story_of(ForkedUp(tmp_path / "data", simulate="2x4"))
+
+
+def story_of(up: Up) -> Iterator[Story]:
+    with up:
+        story = Story(up)
+        yield story
+        story.kubectl("delete", "kubevirt", "-n", "kubevirt", "--all")  # the control plane is shared
+        assert not up.log()
+
+
+def test_in_place_there_is_no_migration(plumbed: Story) -> None:
+    story = plumbed.begin(NEVER)
+    story.plug("lan", bridge={})
+    until(lambda: story.sources("lan") == {"domain", "multus-status"}, "blue has the NIC")
+    until(lambda: "NetworkInterfacePlugged" in story.events(), "it is reported")
+    story.unplug("lan")
+    until(lambda: not story.sources("lan"), "blue has lost the NIC")
+    until(lambda: "lan" not in story.kubectl("get", "vm", "blue", "-o", "jsonpath={.spec.template.spec.networks}"),
+          "it is gone from the template, too")
+    story.untouched()
+    assert (story.host(), story.migrations()) == (story.source, [])
+
+
+def test_dynamic_networks_controller_plugs_without_a_migration(unplumbed: Story) -> None:
+    story = unplumbed.begin(NEVER)
+    story.plug("lan", bridge={})
+    until(lambda: [one["name"] for one in story.listed(ASKED)] == ["lan"], "the pod is to have the network")
+    until(lambda: story.condition("MigrationRequired").get("status") == "False", "a migration is pending")
+    assert "domain" not in story.sources("lan")
+    story.dynamic_networks_controller()
+    until(lambda: story.sources("lan") == {"domain", "multus-status"}, "blue has the NIC")
+    story.untouched()
+
+    story.unplug("lan")
+    until(lambda: story.listed(ASKED) == [], "the pod is not to have the network any more")
+    until(lambda: "domain" not in story.sources("lan"), "the guest has lost the NIC")
+    story.dynamic_networks_controller()
+    until(lambda: not story.sources("lan"), "the pod has lost the network")
+    story.untouched()
+    assert (story.host(), story.migrations()) == (story.source, [])
+
+
+def test_without_plumbing_the_vm_migrates_after_the_grace_period(unplumbed: Story) -> None:
+    story = unplumbed.begin(SOON)
+    story.plug("lan", bridge={})
+    until(lambda: story.host() == story.other, "blue has migrated")
+    until(lambda: story.sources("lan") == {"domain", "multus-status"}, "blue has the NIC")
+    until(lambda: [job["status"]["phase"] for job in story.migrations()] == ["Succeeded"], "by one migration")
+    story.untouched()
+    until(lambda: {"MigrationRequired", "Migrated"} <= story.events(), "it is reported")
+
+    story.unplug("lan")
+    until(lambda: not story.sources("lan"), "blue has lost the NIC")
+    story.untouched()
+
+
+def test_vf_that_no_other_host_has_is_waited_for(unplumbed: Story) -> None:
+    story = unplumbed.begin(SOON)
+    story.up.ok("apply", "-f", "-", stdin=nic_changes.holder_of_vfs(story.other, 4))
+    until(lambda: story.up.phase("full") == "Running", "the VFs of the other host are held")
+    story.plug("fast", sriov={})
+    until(lambda: "waits for a host" in story.message(), "it says what it waits for")
+    why = story.up.ok("why", "vm/blue")
+    assert f"{story.other}: resource example.com/fast_vf wants 1: 4 match, 0 free" in why
+    assert (story.host(), story.vmi()["metadata"]["uid"]) == (story.source, story.uid)
+    story.kubectl("delete", "vmi", "full")
+    until(lambda: story.host() == story.other, "blue has migrated")
+    until(lambda: "domain" in story.sources("fast"), "blue has the NIC")
+    until(lambda: [job["status"]["phase"] for job in story.migrations()] == ["Succeeded"], "by one migration")
+    story.untouched()
+
+
+def test_bad_changes_are_refused_by_their_field(embedded: Story) -> None:
+    """On a real API server: tests/e2e/test_nic_namespace_admin.py."""
+    story = embedded.begin(NEVER)
+    before = story.get("vm", "blue")["spec"]
+    for name, change in nic_changes.BAD_CHANGES.items():
+        text = story.kubectl.refused("patch", "vm", "blue", "--type=json", "-p", change.patch)
+        assert change.field in text, name
+        assert change.why in text, (name, text)
+        assert story.get("vm", "blue")["spec"] == before, name
+    story.untouched()
+
+
+def test_network_that_does_not_exist_is_reported_and_waited_for(plumbed: Story) -> None:
+    story = plumbed.begin(NEVER)
+    story.patch(nic_changes.plug("wan", "wan", bridge={}))
+    until(lambda: "default/wan" in story.message("InterfacesReady"), "what is missing is reported")
+    assert story.condition("InterfacesReady")["reason"] == "NetworkNotReady"
+    assert "default/wan" in story.up.ok("why", "vm/blue")
+    assert not story.sources("wan")
+    story.kubectl("apply", "-f", "-", stdin=nic_changes.NETWORKS.replace("lan", "wan"))
+    until(lambda: story.sources("wan") == {"domain", "multus-status"}, "it is plugged once the network is there")
+    until(lambda: not story.condition("InterfacesReady"), "nothing waits any more")
+    story.untouched()
+    assert story.migrations() == []
+
+
+def test_migration_to_the_own_host_or_a_second_one_is_refused(embedded: Story) -> None:
+    story = embedded.begin(NEVER, speed="1Mi")
+    text = story.kubectl.refused("create", "-f", "-", stdin=nic_changes.migration("first", story.source))
+    assert "spec.addedNodeSelector[kubernetes.io/hostname]" in text
+    assert f"runs on {story.source} already" in text
+    story.kubectl("create", "-f", "-", stdin=nic_changes.migration("first"))
+    text = story.kubectl.refused("create", "-f", "-", stdin=nic_changes.migration("second"))
+    assert "spec.vmiName" in text
+    assert "in-flight migration detected: migration first of this VMI" in text
+    assert [job["metadata"]["name"] for job in story.migrations()] == ["first"]
+
+
+def test_nothing_is_plugged_while_the_vm_migrates(plumbed: Story) -> None:
+    story = plumbed.begin(NEVER, speed="1Mi")
+    story.kubectl("create", "-f", "-", stdin=nic_changes.migration("slow"))
+    until(lambda: story.get("vmim", "slow").get("status", {}).get("phase") == "Running", "blue migrates")
+    story.plug("lan", bridge={})
+    until(lambda: "lan" in story.kubectl("get", "vmi", "blue", "-o", "jsonpath={.spec.networks}"), "the VMI is to have it")
+    until(lambda: story.condition("InterfacesReady").get("reason") == "VmMigrates", "it says why it waits")
+    assert 'NIC "lan" is to be plugged' in story.message("InterfacesReady")
+    assert "VmMigrates" in story.up.ok("why", "vm/blue")
+    assert not story.sources("lan")
+    story.kubectl("delete", "vmim", "slow", "--wait=false")
+    until(lambda: story.sources("lan") == {"domain", "multus-status"}, "it is plugged afterwards")
+    until(lambda: not story.condition("InterfacesReady"), "nothing waits any more")
+    assert story.host() == story.source
+    story.untouched()
+
+
+def test_migration_to_a_full_host_waits_with_the_reason(plumbed: Story) -> None:
+    story = plumbed.begin(NEVER)
+    story.up.ok("apply", "-f", "-", stdin=nic_changes.holder_of_memory(story.other))
+    until(lambda: story.up.phase("full") == "Running", "the other host is full")
+    story.kubectl("create", "-f", "-", stdin=nic_changes.migration("away", story.other))
+
+    def waits() -> Any:
+        found = story.get("vmim", "away").get("status", {}).get("conditions") or ()
+        return next((each for each in found if each.get("reason") == "TargetUnschedulable"), None)
+
+    until(waits, "it says that no host can take it")
+    assert f"{story.other}: 638Mi of 64Gi memory free" in story.up.ok("why", "vmim/away")
+    assert (story.host(), story.up.phase("blue")) == (story.source, "Running")
+    story.kubectl("delete", "vmim", "away")
+    until(lambda: len(story.get("pods", "-l", "kubevirt.io=virt-launcher")["items"]) == 2, "the target's pod is gone")
+    story.untouched()

@@ -1,0 +1,87 @@
+"""NICs on VFs stay on their host: before the copy they are detached, on the target others are attached; after a failure the VM
+has its own again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from outfitter.api import kinds
+from outfitter.inventory.config import Config
+from outfitter.launcher.migration.simulated_copy import SimulatedCopy
+from outfitter.launcher.simulated import Simulated
+from outfitter.ledger import book
+from tests.node.test_nic_hotplug import TWO, Story, nic, running
+
+
+async def migrated(story: Story, name: str) -> Any:
+    await story.store.create(kinds.MIGRATION, {"metadata": {"name": name, "namespace": "default"}, "spec": {"vmiName": "blue"}})
+    for _ in range(80):
+        await story.settle()
+        job = await story.store.get(kinds.MIGRATION, name, "default")
+        if (job.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            await story.settle()
+            return job
+        story.clock.advance(0.5)
+    raise AssertionError((await story.store.get(kinds.MIGRATION, name, "default")).get("status"))
+
+
+async def functions(story: Story) -> dict[str, list[str]]:
+    """Host -> the VFs that the VM has there."""
+    out = {}
+    for host in story.product.hosts:
+        assert isinstance(host.hypervisor, Simulated)
+        host.hypervisor._monotonic = story.clock.monotonic
+        out[host.name] = [each.address for domain in (await host.hypervisor.domains()).values() for each in domain.nics
+                          if each.address]
+    return out
+
+
+async def booked(story: Story) -> dict[str, int]:
+    return {host.name: len((await book.read(story.store, host.name)).bookings) for host in story.product.hosts}
+
+
+async def test_a_vf_is_left_behind_and_another_attached(tmp_path: Path) -> None:
+    async with running(tmp_path, Config(), TWO) as story:
+        await story.vmi(nic("fast", "fast", sriov={}))
+        before = await functions(story)
+        [source] = [name for name, found in before.items() if found]
+        [target] = [name for name, found in before.items() if not found]
+        job = await migrated(story, "move")
+        assert job["status"]["phase"] == "Succeeded", job["status"]
+        after = await functions(story)
+        assert (after[source], len(after[target])) == ([], 1)
+        assert await booked(story) == {source: 0, target: 1}
+        shown = (await story.get("blue"))["status"]
+        assert [entry["name"] for entry in shown["interfaces"]] == ["default", "fast"]
+
+
+async def test_a_failed_migration_gives_the_vf_back(tmp_path: Path) -> None:
+    async with running(tmp_path, Config(), TWO) as story:
+        await story.vmi(nic("fast", "fast", sriov={}))
+        before, held = await functions(story), await booked(story)
+        for host in story.product.hosts:
+            assert isinstance(host.hypervisor, Simulated)
+            host.hypervisor.copy = SimulatedCopy(fails="the network is gone")
+        job = await migrated(story, "move")
+        assert job["status"]["phase"] == "Failed"
+        for _ in range(20):
+            await story.settle()
+            if await functions(story) == before:
+                break
+            story.clock.advance(1)
+        assert await functions(story) == before
+        assert await booked(story) == held
+
+
+async def test_a_guest_that_keeps_its_vf_does_not_migrate(tmp_path: Path) -> None:
+    async with running(tmp_path, Config(), TWO) as story:
+        await story.vmi(nic("fast", "fast", sriov={}))
+        before = await functions(story)
+        uid = (await story.get("blue"))["metadata"]["uid"]
+        for host in story.product.hosts:
+            assert isinstance(host.hypervisor, Simulated)
+            host.hypervisor.keeping_nics.add(uid)
+        job = await migrated(story, "move")
+        assert job["status"]["migrationState"]["failureCode"] == "NicNotReleased"
+        assert await functions(story) == before
