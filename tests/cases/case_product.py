@@ -235,13 +235,16 @@ def settings_object(config: Mapping[str, Any], own: Object | None) -> Object:
         if key in config:
             settings[key] = config[key]
     if "parallelMigrationsPerCluster" in config:
-        settings["migrations"] = {"parallelMigrationsPerCluster": config["parallelMigrationsPerCluster"]}
-    grace = {GRACE: str(config["gracePeriodSeconds"])} if "gracePeriodSeconds" in config else {}
+        settings["migrations"] = {**(settings.get("migrations") or {}),
+                                  "parallelMigrationsPerCluster": config["parallelMigrationsPerCluster"]}
+    annotations = dict(((own or {}).get("metadata") or {}).get("annotations") or {})
+    if "gracePeriodSeconds" in config:
+        annotations[GRACE] = str(config["gracePeriodSeconds"])
     spec: Object = {**said, "configuration": settings}
     if "workloadUpdateMethods" in config:
         spec["workloadUpdateStrategy"] = {"workloadUpdateMethods": config["workloadUpdateMethods"]}
     return {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec,
-                        "metadata": {"name": "kubevirt", "namespace": "kubevirt", "annotations": grace}}
+                        "metadata": {"name": "kubevirt", "namespace": "kubevirt", "annotations": annotations}}
 
 
 @contextlib.asynccontextmanager
@@ -281,8 +284,8 @@ def _created(obj: Mapping[str, Any]) -> str:
 
 
 def contains(text: str, part: Any) -> bool:
-    """Whether a message holds a token of a case, in whichever case of letters."""
-    return str(part).lower() in text.lower()
+    """Whether a message holds a token of a case, or every token of a list, in whichever case of letters."""
+    return all(str(each).lower() in text.lower() for each in (part if isinstance(part, list) else [part]))
 
 
 def object_path(kind: Kind, obj: Mapping[str, Any], *, named: bool = True) -> str:

@@ -1,31 +1,24 @@
 """Steps of a case on a real kube-apiserver, for cases about rights: users are impersonated, RBAC decides, and the product's
 controllers run in this process with the rights of an installation and an injected clock.
 
-Nothing tells when a real server is idle: what a step expects is looked at until it holds, or for a minute."""
+Nothing reports when a real server is idle: what a step expects is looked at until it holds, or for a minute. Words that need
+the injected clock of nodes, or a server that is idle, are not known here (`runs_on_a_server`)."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
-import functools
 import http
-import itertools
 import json
-import tempfile
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver import auth
 from outfitter.controllers.manager import ControllerContext, ControllerManager
-from outfitter.install import kubevirt_roles, names, rbac
-from outfitter.install.names import InstallOptions
+from outfitter.install import names
 from outfitter.inventory.config import DEFAULT
 from outfitter.roles.controller import cluster_controllers
 from outfitter.store import kubeconfig, pki
@@ -34,34 +27,14 @@ from outfitter.store.kube import Kube
 from outfitter.store.rest_config import RestConfig
 from tests import kubernetes
 from tests.cases.case import Case
-from tests.cases.case_product import ADMIN, Answer, Api, CaseScenario, NotDriven, object_path, replaced, settings_object
+from tests.cases.case_product import ADMIN, GRACE, Answer, CaseScenario, NotDriven, object_path, replaced, settings_object
+from tests.cases.cluster_rights import NUMBERS, ClusterApi, bind, control_plane, wrong_rights
 from tests.cases.step_checks import CHECKS
-from tests.cases.step_engine import EPOCH
+from tests.cases.step_engine import EPOCH, is_right, user_named
 
 PATIENCE = 60.0  # seconds until what a step expects must hold
-RIGHTS = "rbac.authorization.k8s.io"
-AUTHORIZATION = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 SETTINGS = {"apiVersion": kinds.KUBEVIRT.api_version, "kind": kinds.KUBEVIRT.kind,
             "metadata": {"name": "kubevirt", "namespace": "kubevirt"}}
-_numbers = itertools.count(1)
-
-
-@functools.cache
-def control_plane() -> kubernetes.Cluster:
-    """One for all cases of this process, with the roles of an installation."""
-    folder = tempfile.TemporaryDirectory(prefix="outfitter-cases-")
-    atexit.register(folder.cleanup)
-    cluster = kubernetes.Cluster(Path(folder.name)).start()
-    atexit.register(cluster.stop)
-    for namespace in (names.NAMESPACE, "kubevirt"):
-        cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    plurals = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
-    for obj in [*rbac.objects(InstallOptions()), *kubevirt_roles.objects()]:
-        if obj["kind"] in plurals:
-            cluster.request("POST", f"/apis/{RIGHTS}/v1/{plurals[obj['kind']]}", obj)
-        elif obj["kind"] == "ServiceAccount":
-            cluster.request("POST", f"/api/v1/namespaces/{names.NAMESPACE}/serviceaccounts", obj)
-    return cluster
 
 
 def controller_access(cluster: kubernetes.Cluster) -> RestConfig:
@@ -75,31 +48,17 @@ def controller_access(cluster: kubernetes.Cluster) -> RestConfig:
     return kubeconfig.load(file, clock=SystemClock())
 
 
-class ClusterApi(Api):
-    """Requests to kube-apiserver: as the administrator, or as a user who is impersonated."""
+WRITES, CHECKED = {"user", "create", "apply", "applyStatus", "delete"}, {*CHECKS, "rbac", "refused"}
+PLAYED = ("playNodes", "newMigrationPhase", "failMigrationsAfterSeconds")  # of config: parts of a cluster that a case plays
 
-    def __init__(self, cluster: kubernetes.Cluster) -> None:
-        self._cluster = cluster
 
-    def at_once(
-        self, method: str, path: str, body: Object | None = None, user: auth.User = ADMIN, labels: str = ""
-    ) -> Answer:
-        headers = {"Authorization": f"Bearer {self._cluster.token}", "Content-Type":
-                   "application/merge-patch+json" if method == "PATCH" else "application/json"}
-        if user is not ADMIN:
-            headers |= {"Impersonate-User": user.name, "Impersonate-Group": "system:authenticated"}
-        query = f"?{urlencode({'labelSelector': labels})}" if labels else ""
-        request = urllib.request.Request(self._cluster.server + path + query, method=method, headers=headers,
-                                         data=None if body is None else json.dumps(body).encode())
-        try:
-            return Answer(http.HTTPStatus.OK, json.loads(self._cluster.fetch(request)))
-        except urllib.error.HTTPError as error:
-            return Answer(error.code, json.loads(error.read()))
-
-    async def send(
-        self, method: str, path: str, body: Object | None = None, *, user: auth.User = ADMIN, labels: str = ""
-    ) -> Answer:
-        return await asyncio.to_thread(self.at_once, method, path, body, user, labels)
+def runs_on_a_server(case: Case) -> bool:
+    """Whether all words of a case are known here."""
+    steps = [(step.get("do") or {}, step.get("then") or {}) for step in case.expect.get("steps") or ()]
+    known = all(do.keys() <= WRITES and then.keys() <= CHECKED and (then.get("refused") or {}).keys() <= {"status"}
+                for do, then in steps)
+    plain = not any(key in case.config for key in PLAYED) and "@pod(" not in json.dumps(steps)
+    return known and plain and case.area == "hotplug"
 
 
 class ClusterSteps(CaseScenario):
@@ -108,7 +67,7 @@ class ClusterSteps(CaseScenario):
         self.case, self.cluster = case, control_plane()
         self.api, self.clock = ClusterApi(self.cluster), ManualClock(EPOCH)
         # A namespace of a real server does not come back: each case has its own.
-        number = next(_numbers)
+        number = next(NUMBERS)
         self._own = {name: f"{name}-{number}" for name in self._namespaces()}
 
     def _namespaces(self) -> list[str]:
@@ -140,20 +99,17 @@ class ClusterSteps(CaseScenario):
     async def _load(self) -> None:
         answer = await self.api.create(settings_object(self.case.config, None))
         if answer.status == http.HTTPStatus.CONFLICT:
-            spec = settings_object(self.case.config, None)["spec"]
-            answer = await self.api.send("PATCH", object_path(kinds.KUBEVIRT, SETTINGS), {"spec": spec})
+            wanted = settings_object(self.case.config, None)
+            annotations = {GRACE: None, **wanted["metadata"]["annotations"]}
+            answer = await self.api.send("PATCH", object_path(kinds.KUBEVIRT, SETTINGS), {
+                "metadata": {"annotations": annotations}, "spec": wanted["spec"]})
         if not answer.ok:
             raise NotDriven(f"the settings of the case were refused: {answer.body.get('message')}")
         for namespace in self._own.values():
             await self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         given = self.mapped(self.case.data.get("given") or [])
-        rights = [obj for obj in given if obj["apiVersion"].startswith(RIGHTS)]
-        for obj in rights:
-            meta = obj["metadata"]
-            where = f"/namespaces/{meta['namespace']}" if meta.get("namespace") else ""
-            answer = await self.api.send("POST", f"/apis/{obj['apiVersion']}{where}/{obj['kind'].lower()}s", obj)
-            if not answer.ok:
-                raise NotDriven(f"given {obj['kind']} {meta['name']} was refused: {answer.body.get('message')}")
+        rights = [obj for obj in given if is_right(obj)]
+        await asyncio.to_thread(bind, self.api, rights)
         rest = [obj for obj in given if obj not in rights]
         owners = ("VirtualMachine", "VirtualMachineInstance", "Node")
         for obj in sorted(rest, key=lambda obj: (obj["kind"] not in owners, obj["kind"] != "Pod")):
@@ -180,14 +136,14 @@ class ClusterSteps(CaseScenario):
         passed = (self.clock.now() - EPOCH).total_seconds()
         self.clock.advance(max(0.0, float(step["at"]) - passed))
         do, then = self.mapped(step.get("do") or {}), self.mapped(step.get("then") or {})
-        user = auth.User(str(do["user"])) if "user" in do else ADMIN
+        user = user_named(str(do["user"])) if "user" in do else ADMIN
         answers: list[Answer] = []
         for word, entries in do.items():
             if word != "user":
                 answers += [await self._write(word, entry, user) for entry in entries]
         wrong = self._refusals(then.get("refused"), answers)
         for entry in then.get("rbac") or ():
-            wrong += await asyncio.to_thread(self._rights, entry)
+            wrong += await asyncio.to_thread(wrong_rights, self.api, entry)
         return [*wrong, *await self._until_it_holds(then)]
 
     async def _write(self, word: str, entry: Mapping[str, Any], user: auth.User) -> Answer:
@@ -206,29 +162,6 @@ class ClusterSteps(CaseScenario):
                     if not answer.ok]
         return [f"answered with {answer.status}, not {wanted.get('status', 'a refusal')}: {answer.body.get('message')}"
                 for answer in answers if answer.ok or wanted.get("status", answer.status) != answer.status]
-
-    def _rights(self, entry: Mapping[str, Any]) -> list[str]:
-        return list(self._wrong_rights(entry))
-
-    def _wrong_rights(self, entry: Mapping[str, Any]) -> Iterator[str]:
-        """Where what a user may to whom the role is bound in a namespace differs."""
-        namespace, user = f"rights-{next(_numbers)}", f"holder-of-{entry['role']}"
-        self.api.at_once("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        bound = self.api.at_once("POST", f"/apis/{RIGHTS}/v1/namespaces/{namespace}/rolebindings", {
-            "metadata": {"name": "bound"}, "subjects": [{"kind": "User", "name": user, "apiGroup": RIGHTS}],
-            "roleRef": {"kind": "ClusterRole", "name": entry["role"], "apiGroup": RIGHTS}})
-        if not bound.ok:
-            yield f"{entry['role']} cannot be bound: {bound.body.get('message')}"
-        plural, _, subresource = str(entry["resource"]).partition("/")
-        group = "subresources.kubevirt.io" if subresource else next(
-            (kind.group for kind in kinds.ALL if kind.plural == plural), "kubevirt.io")
-        for word, allowed in (("can", True), ("cannot", False)):
-            for verb in entry.get(word) or ():
-                review = {"user": user, "groups": ["system:authenticated"], "resourceAttributes": {
-                    "namespace": namespace, "verb": verb, "group": group, "resource": plural, "subresource": subresource}}
-                answer = self.api.at_once("POST", AUTHORIZATION, {"spec": review})
-                if answer.body["status"]["allowed"] is not allowed:
-                    yield f"{entry['role']} {word} {verb} {entry['resource']} does not hold"
 
     async def _until_it_holds(self, then: Mapping[str, Any]) -> list[str]:
         loop = asyncio.get_running_loop()
@@ -265,6 +198,9 @@ class ClusterSteps(CaseScenario):
     def find(self, entry: Mapping[str, Any]) -> Object | None:
         return next((obj for obj in self.all(self.kind(entry["kind"]), entry.get("namespace"))
                      if obj["metadata"]["name"] == entry["name"]), None)
+
+    def named(self, name: str, namespace: str | None = None) -> str:
+        return name
 
     def _shape(self, entry: Mapping[str, Any]) -> Object:
         kind = self.kind(entry["kind"])

@@ -40,13 +40,12 @@ _ANNOTATION = each(plain("kind", "name", "namespace", "key", "equals"))
 _COUNTED = ("kind", "name", "namespace", "match")
 THEN: Mapping[str, Check] = {
     "conditions": each(plain("kind", "name", "namespace", "type", "status", "reason", "messageContains")),
-    "noConditions": each(plain("kind", "name", "namespace", "type")),
+    "noConditions": each(plain("kind", "name", "namespace", "type", "status", "reason")),
     "fieldEquals": each(plain("kind", "name", "namespace", "path", "equals")),
     "annotationJSON": _ANNOTATION,
     "annotationEquals": _ANNOTATION,
     "annotationAbsent": _ANNOTATION,
-    "count": each(plain(*_COUNTED, "equals")),
-    "countAtMost": each(plain(*_COUNTED, "atMost")),
+    **dict.fromkeys(("count", "countAtMost"), each(plain(*_COUNTED, "equals", "atMost"))),
     "objects": each(anything),
     "noObjects": each(anything),
     "unchanged": each(plain("kind", "name", "namespace", "path")),

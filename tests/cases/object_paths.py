@@ -1,7 +1,8 @@
 """Paths into objects and containment, as the steps of a case write them.
 
-A path has dots, `[*]` for every item of a list and `[key=value]` for the items that have this value. A key may contain dots;
-the longest one wins. What is missing is null; behind `[*]` a missing list is []."""
+A path has dots, `[*]` for every item of a list and `[key=value]` for the item that has this value; the key may be a path, `[x]`
+is the item named x or with this number. A key may contain dots; the longest one wins. What is missing is null; behind `[*]` a
+missing list is []."""
 
 from __future__ import annotations
 
@@ -35,11 +36,16 @@ def _items(value: Any, selectors: list[str], rest: list[str]) -> Any:
     items = value if isinstance(value, list) else []
     if selectors[0] == "*":
         return [_items(item, selectors[1:], rest) for item in items]
-    key, _, wanted = selectors[0].partition("=")
-    for item in items:
-        if isinstance(item, Mapping) and str(item.get(key)) == wanted:
+    key, equals, wanted = selectors[0].partition("=")
+    for index, item in enumerate(items):
+        if _text(select(item, key)) == wanted if equals else selectors[0] in (_text(select(item, "name")), str(index)):
             return _items(item, selectors[1:], rest)
     return None
+
+
+def _text(value: Any) -> str:
+    """A value as a path writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def contains(wanted: Any, have: Any) -> bool:

@@ -17,7 +17,7 @@ from tests.cases.step_engine import StepEngine, at_once
 
 STAGE = 10.0  # seconds, unless config.stageSeconds says otherwise
 STATUS, NETWORKS = "k8s.v1.cni.cncf.io/network-status", "k8s.v1.cni.cncf.io/networks"
-MIGRATION_UID, CREATED_BY = "kubevirt.io/migrationJobUID", "kubevirt.io/created-by"
+MIGRATION_UID = "kubevirt.io/migrationJobUID"
 FAILURE = "played failure"
 FINAL = ("Succeeded", "Failed")
 
@@ -30,7 +30,8 @@ class PlayedNodes:
         fails = config.get("failMigrations") or {}
         self._fail_at, self._fails_left = fails.get("at"), int(fails.get("times", 0))
         self._since: dict[tuple[str, str], float] = {}  # stage and uid -> when it began
-        self._nodes = {obj["metadata"]["name"] for obj in engine.case.data["given"] if obj["kind"] == kinds.NODE.kind}
+        self._nodes: set[str] = set()  # those that exist are alive
+        engine.kubelets = True
 
     def due(self, now: float) -> float | None:
         ends = [begin + self._lasts(stage) for (stage, _), begin in self._since.items()]
@@ -40,6 +41,7 @@ class PlayedNodes:
         return 1.0 if stage in ("gone", "abort") else self._stage
 
     async def act(self, now: float) -> bool:
+        self._nodes = {node["metadata"]["name"] for node in self._engine.all(kinds.NODE)}
         pods = self._engine.all(kinds.POD)
         live = {pod["metadata"]["uid"] for pod in pods}
         for stage, uid in list(self._since):
@@ -90,8 +92,7 @@ class PlayedNodes:
         status = vmi.get("status") or {}
         if vmi["metadata"].get("deletionTimestamp") or status.get("phase") in FINAL:
             return False
-        pods = [pod for pod in self._engine.all(kinds.POD, vmi["metadata"]["namespace"])
-                if (pod["metadata"].get("labels") or {}).get(CREATED_BY) == vmi["metadata"]["uid"]]
+        pods = self._engine.launchers(vmi)
         if status.get("phase") != "Running":
             return self._begin(vmi, pods)
         state = status.get("migrationState") or {}
@@ -107,7 +108,8 @@ class PlayedNodes:
     def _begin(self, vmi: Object, pods: list[Object]) -> bool:
         """A VMI whose only pod runs is Running."""
         running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
-        if len(pods) != 1 or not running or running[0]["spec"].get("nodeName") not in self._nodes:
+        others = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in (*FINAL, "Running")]
+        if len(running) != 1 or others or running[0]["spec"].get("nodeName") not in self._nodes:
             return False
         self._status(kinds.VMI, vmi, {"phase": "Running", "nodeName": running[0]["spec"]["nodeName"],
                                       "interfaces": _interfaces(vmi, running[0])})

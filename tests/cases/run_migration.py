@@ -10,6 +10,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.booking import read_bookings
+from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config
 from outfitter.api.kubevirt import migration as migration_api
 from outfitter.controllers.migrations import migration_plan
@@ -17,6 +18,7 @@ from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven, contains
 from tests.cases.played_nodes import PlayedNodes
+from tests.cases.run_hotplug import with_rights
 from tests.cases.step_engine import StepEngine, stepped
 
 
@@ -36,6 +38,7 @@ def not_built(case: Case) -> str:
 async def run(case: Case) -> list[str]:
     try:
         async with stepped(case) as engine:
+            with_rights(case, engine)
             engine.actors.append(PlayedNodes(engine))
             words = _Words(engine)
             engine.words |= {"held": words.held, "plan": words.plan}
@@ -73,12 +76,19 @@ class _Words:
             if obj["metadata"]["name"] != claim:
                 continue
             for user in (obj.get("status") or {}).get("reservedFor") or ():
-                pod = pods.get(user.get("name"))
-                if pod is not None and migration_api.job_uid(pod):
-                    return f"migration/{pod['metadata']['annotations'][migration_api.JOB_NAME]}"
-                if pod is not None:
-                    return f"vmi/{pod['metadata']['labels']['vm.kubevirt.io/name']}"
+                if (pod := pods.get(user.get("name"))) is not None:
+                    return self._user(pod)
         return f"claim/{claim}"
+
+    def _user(self, pod: Object) -> str:
+        """The target's pod belongs to the migration until it has ended; every other pod of a VMI, to the VMI."""
+        for job in self._engine.all(kinds.MIGRATION, pod["metadata"]["namespace"]):
+            if job["metadata"]["uid"] == migration_api.job_uid(pod) and not migration_api.is_finished(job):
+                return f"migration/{job['metadata']['name']}"
+        uid = (pod["metadata"].get("labels") or {}).get("kubevirt.io/created-by")
+        vmis = self._engine.all(kinds.VMI, pod["metadata"]["namespace"])
+        return next((f"vmi/{vmi['metadata']['name']}" for vmi in vmis if vmi["metadata"]["uid"] == uid),
+                    f"pod/{pod['metadata']['name']}")
 
     async def plan(self, entries: Sequence[Mapping[str, Any]]) -> list[str]:
         return [line for entry in entries for line in self._plan(entry)]
@@ -105,5 +115,9 @@ class _Words:
         if {one["name"] for one in wanted} != found.keys():
             return [f"plan of {vmi}: devices are {sorted(found)}"]
         return [f"plan of {vmi}: {one['name']} is {found[one['name']]}" for one in wanted
-                if found[one["name"]].how not in (one["how"] if isinstance(one["how"], list) else [one["how"]])
+                if found[one["name"]].how not in _alternatives(one.get("how", found[one["name"]].how))
                 or not contains(found[one["name"]].reason, one.get("reasonContains", ""))]
+
+
+def _alternatives(how: Any) -> Sequence[Any]:
+    return how if isinstance(how, list) else [how]

@@ -18,6 +18,7 @@ class Objects(Protocol):
     def kind(self, name: str) -> Kind: ...
     def all(self, kind: Kind, namespace: str | None = None) -> Sequence[Object]: ...
     def find(self, entry: Mapping[str, Any]) -> Object | None: ...
+    def named(self, name: str, namespace: str | None = None) -> str: ...
 
 
 def _named(entry: Mapping[str, Any]) -> str:
@@ -41,19 +42,22 @@ def _condition(engine: Objects, entry: Mapping[str, Any]) -> list[str]:
 def _no_condition(engine: Objects, entry: Mapping[str, Any]) -> list[str]:
     obj = engine.find(entry)
     return [f"{_named(entry)} has {each}" for each in select(obj, "status.conditions") or ()
-            if each.get("type") == entry["type"] and each.get("status") == entry.get("status", each.get("status"))]
+            if each.get("type") == entry["type"]
+            and all(each.get(key) == entry.get(key, each.get(key)) for key in ("status", "reason"))]
 
 
 def _field(engine: Objects, entry: Mapping[str, Any]) -> list[str]:
+    """What is missing is null, also where the object is; a missing list is []."""
     obj = engine.find(entry)
-    if obj is None and entry["equals"] is not None:
-        return [f"{_named(entry)} does not exist"]
     have = select(obj, entry["path"])
-    return [] if have == entry["equals"] else [
-        f"{_named(entry)} {entry['path']} is {json.dumps(have)}, not {json.dumps(entry['equals'])}"]
+    if have == entry["equals"] or (have is None and entry["equals"] == []):
+        return []
+    return [f"{_named(entry)} does not exist" if obj is None else
+            f"{_named(entry)} {entry['path']} is {json.dumps(have)}, not {json.dumps(entry['equals'])}"]
 
 
 def _annotation(engine: Objects, entry: Mapping[str, Any]) -> tuple[str | None, list[str]]:
+    entry = {"kind": "Pod", **entry}
     obj = engine.find(entry)
     if obj is None:
         return None, [f"{_named(entry)} does not exist"]
@@ -68,36 +72,38 @@ def _annotation_json(engine: Objects, entry: Mapping[str, Any]) -> list[str]:
         have = json.loads(text or "null")
     except ValueError:
         have = text
-    return [] if have == entry["equals"] else [f"{_named(entry)} {entry['key']} is {text}, not {json.dumps(entry['equals'])}"]
+    return [] if have == entry["equals"] else [f"{_at(entry)} is {text}, not {json.dumps(entry['equals'])}"]
 
 
 def _annotation_equals(engine: Objects, entry: Mapping[str, Any]) -> list[str]:
     text, wrong = _annotation(engine, entry)
     if wrong or text == entry["equals"]:
         return wrong
-    return [f"{_named(entry)} {entry['key']} is {text!r}, not {entry['equals']!r}"]
+    return [f"{_at(entry)} is {text!r}, not {entry['equals']!r}"]
 
 
 def _annotation_absent(engine: Objects, entry: Mapping[str, Any]) -> list[str]:
     text, wrong = _annotation(engine, entry)
-    return wrong or ([f"{_named(entry)} has {entry['key']}: {text}"] if text is not None else [])
+    return wrong or ([f"{_at(entry)} is {text}"] if text is not None else [])
+
+
+def _at(entry: Mapping[str, Any]) -> str:
+    return f"{entry['name']} {entry['key']}"
 
 
 def _counted(engine: Objects, entry: Mapping[str, Any]) -> list[Object]:
+    name = engine.named(str(entry["name"]), entry.get("namespace")) if "name" in entry else None
     return [obj for obj in engine.all(engine.kind(entry["kind"]), entry.get("namespace"))
-            if entry.get("name", obj["metadata"]["name"]) == obj["metadata"]["name"] and matches(entry.get("match") or {}, obj)]
+            if name in (None, obj["metadata"]["name"]) and matches(entry.get("match") or {}, obj)]
 
 
 def _count(engine: Objects, entry: Mapping[str, Any]) -> list[str]:
+    """`equals` or `atMost`, or both."""
     have = _counted(engine, entry)
-    return [] if len(have) == entry["equals"] else [f"{len(have)} {entry['kind']} match {entry.get('match')}, not "
-                                                    f"{entry['equals']}: {[_line(obj) for obj in have]}"]
-
-
-def _count_at_most(engine: Objects, entry: Mapping[str, Any]) -> list[str]:
-    have = _counted(engine, entry)
-    return [] if len(have) <= entry["atMost"] else [f"{len(have)} {entry['kind']} match {entry.get('match')}, more than "
-                                                    f"{entry['atMost']}: {[_line(obj) for obj in have]}"]
+    if len(have) == entry.get("equals", len(have)) and len(have) <= entry.get("atMost", len(have)):
+        return []
+    limits = ", ".join(f"{word} {entry[word]}" for word in ("equals", "atMost") if word in entry)
+    return [f"{len(have)} {entry['kind']} match {entry.get('match')}, not {limits}: {[_line(obj) for obj in have]}"]
 
 
 def _line(obj: Object) -> str:
@@ -107,6 +113,8 @@ def _line(obj: Object) -> str:
 def _object(engine: Objects, wanted: Mapping[str, Any]) -> list[str]:
     found = engine.all(engine.kind(wanted["kind"]))
     rest = {key: value for key, value in wanted.items() if key not in ("apiVersion", "kind")}
+    if name := (rest.get("metadata") or {}).get("name"):
+        rest["metadata"] = {**rest["metadata"], "name": engine.named(name, rest["metadata"].get("namespace"))}
     return [] if any(holds(rest, obj) for obj in found) else [f"no {wanted['kind']} contains {json.dumps(rest)}"]
 
 
@@ -117,5 +125,5 @@ def _no_object(engine: Objects, wanted: Mapping[str, Any]) -> list[str]:
 CHECKS: Mapping[str, Callable[[Objects, Any], list[str]]] = {
     "conditions": _condition, "noConditions": _no_condition, "fieldEquals": _field, "annotationJSON": _annotation_json,
     "annotationEquals": _annotation_equals, "annotationAbsent": _annotation_absent, "count": _count,
-    "countAtMost": _count_at_most, "objects": _object, "noObjects": _no_object,
+    "countAtMost": _count, "objects": _object, "noObjects": _no_object,
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import http
 import json
 import math
 import random
@@ -29,7 +30,18 @@ from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests.cases.case import Case
-from tests.cases.case_product import ADMIN, Answer, Api, CaseScenario, Faults, contains, object_path, replaced
+from tests.cases.case_product import (
+    ADMIN,
+    Answer,
+    Api,
+    CaseScenario,
+    Faults,
+    NotDriven,
+    contains,
+    kind_of,
+    object_path,
+    replaced,
+)
 from tests.cases.object_paths import select
 from tests.cases.step_checks import CHECKS
 
@@ -43,6 +55,12 @@ OF_KUBERNETES = ("pod_gc", "node_taint_eviction")
 _POD_OF = re.compile(r"@pod\((?P<vmi>[^)]+)\)")
 
 
+class Authorizer(Protocol):
+    """Decides what users of a case may do."""
+
+    def allows(self, user: auth.User, verb: str, kind: Kind, obj: Object, subresource: str) -> bool: ...
+
+
 class Actor(Protocol):
     """Plays a part of the cluster."""
 
@@ -53,6 +71,19 @@ class Actor(Protocol):
     def due(self, now: float) -> float | None:
         """The next second at which something is due; None: when something changes."""
         ...
+
+
+def is_right(obj: Mapping[str, Any]) -> bool:
+    """Whether a given object is one of RBAC."""
+    return str(obj.get("apiVersion")).startswith("rbac.authorization.k8s.io/")
+
+
+def user_named(name: str) -> auth.User:
+    """A user of a case, in the groups that Kubernetes' authenticators add."""
+    parts = name.split(":")
+    service_account = parts[:2] == ["system", "serviceaccount"] and len(parts) == 4
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{parts[2]}") if service_account else ()
+    return auth.User(name, (*groups, "system:authenticated"))
 
 
 class StepClock(ManualClock):
@@ -85,13 +116,14 @@ class StepEngine(CaseScenario):
         self._names = IdGenerator(random.Random(1))
         self._store = Memory(clock=self.clock, names=self._names, rules=admission.AdmissionRules())
         self.actors: list[Actor] = []
+        self.authorizer: Authorizer | None = None  # None: no user of the case has rights of its own
+        self.kubelets = False  # whether an actor ends deleted pods
         self.words: dict[str, Callable[[Any], Awaitable[list[str]]]] = {}  # further words of `then`
         self.actions: dict[str, Callable[[Any, auth.User], list[Answer]]] = {  # words of `do`
             "create": self._create, "apply": self._apply, "applyStatus": self._apply_status, "delete": self._delete}
         self.store_product = self._product()
         self.api = Api(self.store_product)
         self._running = False
-        self._after_do: dict[int, Any] = {}
 
     # -- the product
 
@@ -101,14 +133,20 @@ class StepEngine(CaseScenario):
         return product
 
     async def load_given(self) -> None:
-        await self.load(self.store_product, self.api, self.case.config, list(self.case.data.get("given") or ()))
+        """Without rights, which the product does not serve: they are the authorizer's. Namespaces that steps use exist."""
+        given = [obj for obj in self.case.data.get("given") or () if not is_right(obj)]
+        created = [obj for step in self.case.expect.get("steps") or () for obj in (step.get("do") or {}).get("create") or ()]
+        await self.load(self.store_product, self.api, self.case.config, given)
+        for namespace in sorted({obj["metadata"]["namespace"] for obj in created if obj["metadata"].get("namespace")}):
+            await self._put(self.store_product, self.api, {"apiVersion": "v1", "kind": "Namespace",
+                                                           "metadata": {"name": namespace}})
         self.clock.advance(BEFORE - self.clock.monotonic())
 
     async def start(self) -> None:
-        """Start the product on the stored objects. Given nodes are alive, although no agent of the product serves them."""
+        """Start the product on the stored objects. Nodes are alive, although no agent of the product serves them."""
         self.store_product = self._product()
         self.api = Api(self.store_product)
-        nodes = [(await self.api.read(obj)) for obj in self.case.data.get("given") or () if obj["kind"] == kinds.NODE.kind]
+        nodes = [{**node, "apiVersion": kinds.NODE.api_version, "kind": kinds.NODE.kind} for node in self.all(kinds.NODE)]
         await self.store_product.start()
         self._running = True
         for node in nodes:
@@ -173,22 +211,25 @@ class StepEngine(CaseScenario):
         if do.get("restart"):
             await self.stop()
             await self.start()
-        user = auth.User(str(do["user"]), ("system:authenticated",)) if "user" in do else ADMIN
+        user = user_named(str(do["user"])) if "user" in do else ADMIN
         revision = self._store.revision
         answers: list[Answer] = []
         for word, entries in do.items():
             if word in self.actions:
-                answers += self.actions[word](entries, user)
-        wrong = self._refusals(then.get("refused"), answers, changed=self._store.revision != revision)
+                answers += self.actions[word](entries or (), user)
+            elif word not in ("restart", "user"):
+                raise NotDriven(f"do.{word} is not known to this runner")
+        refused = (then["refused"] or {}) if "refused" in then else None
+        wrong = self._refusals(refused, answers, changed=self._store.revision != revision)
         unchanged = [(entry, self._value(entry)) for entry in then.get("unchanged") or ()]
         await self.settle()
         wrong += [f"unchanged {entry['kind']} {entry['name']} {entry['path']}: was {json.dumps(was)}, is {json.dumps(is_)}"
                   for entry, was in unchanged if (is_ := self._value(entry)) != was]
         for word, entries in then.items():
             if word in CHECKS:
-                wrong += [line for entry in entries for line in CHECKS[word](self, entry)]
+                wrong += [line for entry in entries or () for line in CHECKS[word](self, entry)]
             elif word in self.words:
-                wrong += await self.words[word](entries)
+                wrong += await self.words[word](entries or ())
             elif word not in ("refused", "unchanged"):
                 wrong.append(f"then.{word} is not compared by this runner")
         return wrong
@@ -202,7 +243,8 @@ class StepEngine(CaseScenario):
     def _create(self, objects: Sequence[Object], user: auth.User) -> list[Answer]:
         answers = []
         for obj in objects:
-            answer = at_once(self.api.create(self.own(obj), user=user))
+            owned = self.own(obj)
+            answer = self._write("POST", owned, owned, user)
             answers.append(answer)
             if not answer.ok:
                 continue
@@ -213,31 +255,36 @@ class StepEngine(CaseScenario):
         return answers
 
     def _apply(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
-        return [self._patch(entry, user, "") for entry in entries]
+        return [self._write("PATCH", self.shape(entry), entry["patch"], user) for entry in entries]
 
     def _apply_status(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
-        return [self._patch(entry, user, "/status") for entry in entries]
-
-    def _patch(self, entry: Mapping[str, Any], user: auth.User, subresource: str) -> Answer:
-        path = object_path(self.kind(entry["kind"]), self.shape(entry))
-        return at_once(self.api.send("PATCH", path + subresource, entry["patch"], user=user))
+        return [self._write("PATCH", self.shape(entry), entry["patch"], user, "status") for entry in entries]
 
     def _delete(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
-        """A pod is gone at once: nothing waits for its guest."""
+        """A pod is gone at once where no kubelet is played: nothing would end it."""
         answers = []
         for entry in entries:
-            kind = self.kind(entry["kind"])
-            body: Object | None = {"gracePeriodSeconds": 0} if kind == kinds.POD else None
-            answers.append(at_once(self.api.send("DELETE", object_path(kind, self.shape(entry)), body, user=user)))
+            at_once_ = self.kind(entry["kind"]) == kinds.POD and not self.kubelets
+            answers.append(self._write("DELETE", self.shape(entry), {"gracePeriodSeconds": 0} if at_once_ else None, user))
         return answers
+
+    def _write(self, method: str, obj: Object, body: Object | None, user: auth.User, subresource: str = "") -> Answer:
+        """As an administrator, or as a user of the case whose rights the authorizer knows."""
+        kind = kind_of(obj)
+        path = object_path(kind, obj, named=method != "POST") + (f"/{subresource}" if subresource else "")
+        if user is not ADMIN:
+            verb = {"POST": "create"}.get(method, method.lower())
+            if self.authorizer is None or not self.authorizer.allows(user, verb, kind, obj, subresource):
+                return Answer(http.HTTPStatus.FORBIDDEN, {"message": f"{user.name} may not {verb} {kind.plural}"})
+            user = auth.User(user.name, (auth.MASTERS, *user.groups))  # the product's own server knows no other rights
+        return at_once(self.api.send(method, path, body, user=user))
 
     def _refusals(self, wanted: Mapping[str, Any] | None, answers: Sequence[Answer], *, changed: bool) -> list[str]:
         if wanted is None:
             return [f"a write was refused with {answer.status}: {answer.body.get('message')}" for answer in answers
                     if not answer.ok]
-        if wanted.get("optional") and all(answer.ok for answer in answers):
-            return []
-        wrong = ["a write was accepted" for answer in answers if answer.ok]
+        wrong = [] if wanted.get("optional") else ["a write was accepted" for answer in answers if answer.ok]
+        changed = changed and not any(answer.ok for answer in answers)
         wrong += ["something was written although every write was refused"] if changed and not wrong else []
         for answer in answers:
             if answer.ok:
@@ -254,7 +301,10 @@ class StepEngine(CaseScenario):
     # -- reads
 
     def kind(self, name: str) -> Kind:
-        return next(kind for kind in kinds.ALL if kind.kind == name)
+        found = next((kind for kind in kinds.ALL if kind.kind == name), None)
+        if found is None:
+            raise NotDriven(f"the product does not serve {name}")
+        return found
 
     def all(self, kind: Kind, namespace: str | None = None) -> list[Object]:
         words = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
@@ -263,23 +313,28 @@ class StepEngine(CaseScenario):
 
     def find(self, entry: Mapping[str, Any]) -> Object | None:
         """The object of an entry: kind, name, and a namespace where it is not clear."""
-        name = self._pod_name(str(entry["name"]))
+        name = self.named(str(entry["name"]), entry.get("namespace"))
         return next((obj for obj in self.all(self.kind(entry["kind"]), entry.get("namespace"))
                      if obj["metadata"]["name"] == name), None)
 
-    def _pod_name(self, name: str) -> str:
+    def named(self, name: str, namespace: str | None = None) -> str:
+        """The name of an object; `@pod(vm1)` is that of the launcher pod on the host where VMI vm1 runs."""
         found = _POD_OF.fullmatch(name)
         if found is None:
             return name
-        vmi = self.find({"kind": kinds.VMI.kind, "name": found["vmi"]})
+        vmi = self.find({"kind": kinds.VMI.kind, "name": found["vmi"], "namespace": namespace})
         if vmi is None:
             return name
-        pods = [pod for pod in self.all(kinds.POD, vmi["metadata"]["namespace"])
-                if (pod["metadata"].get("labels") or {}).get("kubevirt.io/created-by") == vmi["metadata"]["uid"]
-                and pod["spec"].get("nodeName") == (vmi.get("status") or {}).get("nodeName")]
+        pods = [pod for pod in self.launchers(vmi) if pod["spec"].get("nodeName") == (vmi.get("status") or {}).get("nodeName")]
         newest = max(pods, key=lambda pod: (pod.get("status", {}).get("phase") == "Running",
                                             pod["metadata"]["creationTimestamp"]), default=None)
         return str(newest["metadata"]["name"]) if newest else name
+
+    def launchers(self, vmi: Object) -> list[Object]:
+        """The pods in which a VMI runs, ran or will run; not those that hold a plugged device for it."""
+        labelled = [(pod, pod["metadata"].get("labels") or {}) for pod in self.all(kinds.POD, vmi["metadata"]["namespace"])]
+        return [pod for pod, labels in labelled if labels.get("kubevirt.io/created-by") == vmi["metadata"]["uid"]
+                and labels.get("kubevirt.io") in (None, "virt-launcher")]
 
     def shape(self, entry: Mapping[str, Any]) -> Object:
         """What names an object that is to be written; one that is not there is looked for where the case has its objects."""
@@ -287,7 +342,7 @@ class StepEngine(CaseScenario):
         kind = self.kind(entry["kind"])
         places = [each["metadata"].get("namespace") for each in self.case.data.get("given") or () if each.get("metadata")]
         usual = next((place for place in places if place), "default")
-        meta = {"name": self._pod_name(str(entry["name"])), "namespace": entry.get("namespace") or (
+        meta = {"name": self.named(str(entry["name"]), entry.get("namespace")), "namespace": entry.get("namespace") or (
             obj["metadata"].get("namespace", "") if obj else usual)}
         return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
 
