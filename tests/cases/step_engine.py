@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from outfitter import app
-from outfitter.api import admission, kinds
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver import auth
 from outfitter.store.clock import ManualClock
@@ -43,6 +43,7 @@ from tests.cases.case_product import (
     replaced,
 )
 from tests.cases.object_paths import select
+from tests.cases.played_quota import KIND, QuotaRules
 from tests.cases.step_checks import CHECKS
 
 T = TypeVar("T")
@@ -114,7 +115,8 @@ class StepEngine(CaseScenario):
         self.case, self.without = case, tuple(without)
         self.clock = self.step_clock = StepClock(EPOCH - timedelta(seconds=BEFORE))
         self._names = IdGenerator(random.Random(1))
-        self._store = Memory(clock=self.clock, names=self._names, rules=admission.AdmissionRules())
+        self._quotas = QuotaRules([obj for obj in case.data.get("given") or () if obj["kind"] == KIND])
+        self._store = Memory(clock=self.clock, names=self._names, rules=self._quotas)
         self.actors: list[Actor] = []
         self.authorizer: Authorizer | None = None  # None: no user of the case has rights of its own
         self.kubelets = False  # whether an actor ends deleted pods
@@ -133,8 +135,8 @@ class StepEngine(CaseScenario):
         return product
 
     async def load_given(self) -> None:
-        """Without rights, which the product does not serve: they are the authorizer's. Namespaces that steps use exist."""
-        given = [obj for obj in self.case.data.get("given") or () if not is_right(obj)]
+        """Without rights and quotas, which the product does not serve. Namespaces that steps use exist."""
+        given = [obj for obj in self.case.data.get("given") or () if not is_right(obj) and obj["kind"] != KIND]
         created = [obj for step in self.case.expect.get("steps") or () for obj in (step.get("do") or {}).get("create") or ()]
         await self.load(self.store_product, self.api, self.case.config, given)
         for namespace in sorted({obj["metadata"]["namespace"] for obj in created if obj["metadata"].get("namespace")}):
@@ -243,6 +245,9 @@ class StepEngine(CaseScenario):
     def _create(self, objects: Sequence[Object], user: auth.User) -> list[Answer]:
         answers = []
         for obj in objects:
+            if obj["kind"] == KIND:
+                self._quotas.quotas.append(obj)
+                continue
             owned = self.own(obj)
             answer = self._write("POST", owned, owned, user)
             answers.append(answer)
@@ -264,6 +269,9 @@ class StepEngine(CaseScenario):
         """A pod is gone at once where no kubelet is played: nothing would end it."""
         answers = []
         for entry in entries:
+            if entry["kind"] == KIND:
+                self._quotas.quotas = [one for one in self._quotas.quotas if one["metadata"]["name"] != entry["name"]]
+                continue
             at_once_ = self.kind(entry["kind"]) == kinds.POD and not self.kubelets
             answers.append(self._write("DELETE", self.shape(entry), {"gracePeriodSeconds": 0} if at_once_ else None, user))
         return answers
