@@ -19,6 +19,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.errors import HypervisorAway, HypervisorError, StartFailed, StartupRefused
 from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.libvirt import BACKOFF, Libvirt
+from outfitter.launcher.migration import libvirt_migration
 from outfitter.store.clock import ManualClock
 from tests.hardware import embed
 from tests.launcher.hypervisor_hosts import OTHER, UID, News, Real, drives_of, instance, needs_libvirt, until
@@ -247,3 +248,38 @@ def test_missing_library_names_the_package_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "libvirt", None)
     with pytest.raises(StartupRefused, match=r"pip install 'outfitter\[libvirt\]'.*apt install libvirt-dev"):
         connection.library()
+
+
+class Leaving:
+    """A domain that ends between two calls, as one does that leaves by a migration."""
+
+    def __init__(self, dom: Any, *, undefined: bool) -> None:
+        self._dom, self._undefined, self._asked = dom, undefined, False
+
+    def isActive(self) -> bool:  # libvirt's name
+        active = bool(self._dom.isActive())
+        if not self._asked:
+            self._asked = True
+            self._dom.destroy()
+            if self._undefined:
+                self._dom.undefine()
+        return active
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dom, name)
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+@pytest.mark.parametrize("undefined", [False, True])
+async def test_domain_that_leaves_meanwhile_has_no_migration(real: Real, undefined: bool) -> None:
+    hypervisor = real.hypervisor()
+    for ask in (libvirt_migration.job, libvirt_migration.abort):
+        await hypervisor.start(real.machine())
+        connected = connection.Connection(real.uri, changed=lambda uid: None, closed=lambda why: None)
+        find = connected.find
+        connected.find = lambda uid: Leaving(find(uid), undefined=undefined)  # type: ignore[method-assign]  # noqa: B023
+        assert ask(connected, UID) is None
+        connected.close()
+        await hypervisor.stop(UID)
+    await hypervisor.close()

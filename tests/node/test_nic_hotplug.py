@@ -184,6 +184,34 @@ async def test_link_state_and_network_are_changed_in_place(story: Story) -> None
     assert await story.network_status() == {network_info.interface_name("red"): "default/lan2"}
 
 
+async def test_network_that_could_not_be_changed_is_not_recorded(story: Story) -> None:
+    """The pod's annotations are written for another NIC meanwhile: they keep the network that the first one is on."""
+    await story.vmi(nic("red"))
+    story.hypervisor.refusing_nics["br1"] = "it has too many ports"
+    await story.change(nic("red", "lan2"), nic("green"))
+    on_bridges = {name: found.bridge for name, found in (await story.nics()).items() if found.bridge}
+    assert on_bridges == {"red": "br0", "green": "br0"}
+    names = {nic: network_info.interface_name(nic) for nic in ("red", "green")}
+    assert await story.network_status() == {names["red"]: "default/lan", names["green"]: "default/lan"}
+    story.hypervisor.refusing_nics.clear()
+    await story.settle(6)
+    assert (await story.nics())["red"].bridge == "br1"
+    assert await story.network_status() == {names["red"]: "default/lan2", names["green"]: "default/lan"}
+    assert len(await story.pods()) == 1, "no migration happened"
+
+
+async def test_network_status_that_is_wrong_is_mended(story: Story) -> None:
+    """It names another definition than the NIC is on: written by a process that was killed, or by hand."""
+    await story.vmi(nic("red", "lan2"))
+    [pod] = await story.pods()
+    wrong = pod["metadata"]["annotations"][network_info.STATUS].replace("default/lan2", "default/lan")
+    await story.store.patch(kinds.POD, pod["metadata"]["name"], {"metadata": {"annotations": {network_info.STATUS: wrong}}},
+                            "default")
+    await story.settle(15)
+    assert await story.network_status() == {network_info.interface_name("red"): "default/lan2"}
+    assert conditions.find(await story.get(), "MigrationRequired") is None
+
+
 async def test_what_cannot_be_plugged_is_reported_and_tried_again(story: Story) -> None:
     await story.vmi()
     await story.change(nic("red", "away"), nic("green", "nowhere"), nic("blue"))

@@ -73,6 +73,7 @@ class MigrationTarget:
 
     address: str  # a URI of libvirt, or of a simulated hypervisor
     drive: str = ""  # path of its config drive there; "" for none
+    bridges: Mapping[str, str] = field(default_factory=dict)  # alias of a NIC -> the bridge that it is on there
 
 
 @dataclass(frozen=True, slots=True)

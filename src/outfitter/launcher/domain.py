@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
-from outfitter.api.hypervisor import Domain, Drive
+from outfitter.api.hypervisor import Domain, Drive, MigrationTarget
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
 from outfitter.api.quantity import to_int
@@ -95,17 +95,21 @@ def read(xml: str, uid: str = "") -> Domain:
                   nics=domain_nics.nics(root) if instance is not None else ())
 
 
-def moved(xml: str, drive: str) -> str:
-    """The XML of a domain with its config drive at another path; "" leaves it as it is."""
+def moved(xml: str, target: MigrationTarget) -> str:
+    """The XML of a domain on the host that it migrates to: its config drive has another path there, and its NICs may be on
+    other bridges. What the target does not name is left as it is."""
     root = ET.fromstring(xml)
     owner = root.find(f"metadata/{OURS}")
     had = owner.get("drive") if owner is not None else None
-    if owner is None or not had or not drive:
-        return xml
-    owner.set("drive", drive)
-    for source in root.iterfind("devices/disk/source"):
-        if source.get("file") == had:
-            source.set("file", drive)
+    if owner is not None and had and target.drive:
+        owner.set("drive", target.drive)
+        for source in root.iterfind("devices/disk/source"):
+            if source.get("file") == had:
+                source.set("file", target.drive)
+    for alias, bridge in target.bridges.items():
+        nic = domain_nics.find(root, alias)
+        if nic is not None and nic.get("type") == "bridge":
+            domain_nics.set_bridge(nic, bridge)
     return ET.tostring(root, encoding="unicode")
 
 

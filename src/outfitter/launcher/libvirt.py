@@ -141,7 +141,8 @@ class Libvirt:
 
     async def prepare_incoming(self, domain: Domain) -> MigrationTarget:
         await self._call(libvirt_migration.prepare_incoming, domain)
-        return MigrationTarget(self.uri, domain.drive.path if domain.drive is not None else "")
+        return MigrationTarget(self.uri, domain.drive.path if domain.drive is not None else "",
+                               {nic.alias: nic.bridge for nic in domain.nics if nic.bridge})
 
     async def incoming(self) -> frozenset[str]:
         return await self._call(libvirt_migration.incoming, Path(self._drives))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,16 +98,22 @@ class Networks:
         wires = await decided(self._store, host, pod, instance, self._claims, plugged=nics)
         return {wire.network: wire for wire in wires}
 
-    async def annotate(self, pod: Object, instance: Object, wires: Sequence[Wire]) -> Object:
-        """The pod of a running VM, annotated with what its interfaces are attached to now."""
+    async def annotate(
+        self, pod: Object, instance: Object, wires: Sequence[Wire], unswapped: Collection[str] = ()
+    ) -> Object:
+        """The pod of a running VM, annotated with what its interfaces are attached to now: by the definitions that the VMI
+        names, but for those of `unswapped`, of which the pod keeps what it has."""
         have = network_info.wires_of_pod(pod)
         listed = {interface["name"] for interface in network_info.interfaces(instance)}
         skipped = [wire for wire in have.values() if wire.type == "none" and wire.network in listed]
         places = [(wire.network, wire.place) for wire in wires]
-        if sorted(places) == sorted((wire.network, wire.place) for wire in have.values() if wire not in skipped):
-            return pod
         meta, known = pod["metadata"], {network["name"] for network in network_info.networks(instance)}
-        secondary = list(_multus_status(instance, [wire for wire in wires if wire.network in known]))
+        secondary = list(_multus_status(instance, [wire for wire in wires if wire.network in known - set(unswapped)]))
+        secondary += [dict(entry) for name in unswapped if (entry := network_info.pod_interface(pod, name)) is not None]
+        names = {(entry["interface"], entry["name"]) for entry in secondary}
+        if sorted(places) == sorted((wire.network, wire.place) for wire in have.values() if wire not in skipped) and (
+                names == {(entry.get("interface"), entry.get("name")) for entry in network_info.pod_interfaces(pod)}):
+            return pod
         return await self._store.patch(kinds.POD, meta["name"], {"metadata": {
             "resourceVersion": meta["resourceVersion"], "annotations": {
                 network_info.INFO: network_info.write([*wires, *skipped]),

@@ -6,7 +6,7 @@ VMI migrates. Called by who runs the pods of a host, with the host's lock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from outfitter.api import rejection
@@ -42,8 +42,11 @@ class NicSource(Protocol):
         """Its network definition may be another one by now."""
         ...
 
-    async def reported(self, pod: Object, instance: Object, nics: Mapping[str, DomainNic]) -> None:
-        """The domain has these NICs now. Called where `multus` is set."""
+    async def reported(
+        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], unswapped: Collection[str]
+    ) -> None:
+        """The domain has these NICs now; `unswapped` may be on another network than their VMI wants. Called where `multus` is
+        set."""
         ...
 
 
@@ -68,8 +71,9 @@ class NicSync:
                 await host.hypervisor.set_link(domain.uid, nic.alias, up=up)
             except HypervisorError as error:
                 waits[name] = _why(error, name)
+        unswapped: set[str] = set()
         if in_place:
-            await self._swap(host, pod, instance, domain, waits)
+            unswapped = await self._swap(host, pod, instance, domain, waits)
         for name in planned.attach:
             if not in_place and network_info.pod_interface(pod, name) is None:
                 continue  # the VM is migrated for it, into a pod that has the network
@@ -78,11 +82,11 @@ class NicSync:
             except (NotReady, HypervisorError) as error:
                 waits[name] = _why(error, name)
             domain = await self._fresh(host, domain)
-        domain = await self._fresh(host, domain) if not planned.nothing else domain
+        domain = await self._fresh(host, domain)
         nics = nic_plan.named(domain.nics, [str(entry["name"]) for entry in network_info.interfaces(instance)])
         multus = self._source.multus and in_place
         if multus:
-            await self._source.reported(pod, instance, nics)
+            await self._source.reported(pod, instance, nics, unswapped)
         await self._report.interfaces(instance, nic_plan.statuses(instance, nics, multus=multus), nics, waits)
         if waits:
             again = min(again, TRY_AGAIN) if again is not None else TRY_AGAIN
@@ -112,7 +116,9 @@ class NicSync:
 
     async def _swap(
         self, host: AgentHost, pod: Object, instance: Object, domain: Domain, waits: dict[str, Rejection]
-    ) -> None:
+    ) -> set[str]:
+        """The names of NICs whose network could not be looked at or swapped."""
+        failed: set[str] = set()
         interfaces = {str(entry["name"]): entry for entry in network_info.interfaces(instance)}
         for name, nic in nic_plan.named(domain.nics, interfaces).items():
             if nic.bridge and name in interfaces and interfaces[name].get("state") != "absent":
@@ -120,6 +126,8 @@ class NicSync:
                     await self._source.swap(host, pod, instance, name, nic)
                 except (NotReady, HypervisorError) as error:
                     waits[name] = _why(error, name)
+                    failed.add(name)
+        return failed
 
     async def _fresh(self, host: AgentHost, domain: Domain) -> Domain:
         return (await host.hypervisor.domains()).get(domain.uid, domain)
@@ -152,16 +160,19 @@ class HostNics:
 
     async def swap(self, host: AgentHost, pod: Object, instance: Object, name: str, nic: DomainNic) -> None:
         network = next((each for each in network_info.networks(instance) if each.get("name") == name), {})
-        recorded = network_info.attached_name(pod, name)
-        if network.get("multus") is None or recorded == "/".join(network_info.attachment(instance, network)):
+        if network.get("multus") is None:
             return
+        recorded, wire = network_info.attached_name(pod, name), network_info.wires_of_pod(pod).get(name)
+        if recorded == "/".join(network_info.attachment(instance, network)) and wire is not None and wire.bridge == nic.bridge:
+            return  # as it was found before
         wires = await self._networks.plugged(host, pod, instance, PluggedNics(frozenset({name}), frozenset(), {}))
-        wire = wires.get(name)
-        if wire is not None and wire.type == "bridge" and wire.bridge != nic.bridge:
+        if (wire := wires.get(name)) is not None and wire.type == "bridge" and wire.bridge != nic.bridge:
             await host.hypervisor.set_bridge(instance["metadata"]["uid"], nic.alias, wire.bridge)
 
-    async def reported(self, pod: Object, instance: Object, nics: Mapping[str, DomainNic]) -> None:
-        await self._networks.annotate(pod, instance, nic_plan.wires(nics))
+    async def reported(
+        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], unswapped: Collection[str]
+    ) -> None:
+        await self._networks.annotate(pod, instance, nic_plan.wires(nics), unswapped)
 
 
 class PodNics:
@@ -188,7 +199,9 @@ class PodNics:
     async def swap(self, host: AgentHost, pod: Object, instance: Object, name: str, nic: DomainNic) -> None:
         """A pod's network is not swapped while it runs: the VM is migrated."""
 
-    async def reported(self, pod: Object, instance: Object, nics: Mapping[str, DomainNic]) -> None:
+    async def reported(
+        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], unswapped: Collection[str]
+    ) -> None:
         """The network plugin writes the pod's annotations."""
 
 

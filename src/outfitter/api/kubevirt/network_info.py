@@ -144,15 +144,17 @@ def _read(entry: Mapping[str, Any]) -> Wire:
 
 def pod_interface(pod: Mapping[str, Any], network: str) -> Mapping[str, Any] | None:
     """What Multus reports of a secondary network in a pod's network-status; None while it reports nothing."""
+    return next((entry for entry in pod_interfaces(pod) if entry.get("interface") == interface_name(network)), None)
+
+
+def pod_interfaces(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of a pod's network-status; none where it is invalid."""
     text = (pod["metadata"].get("annotations") or {}).get(STATUS)
     try:
         listed = json.loads(text) if text else []
     except ValueError:
-        return None
-    for entry in listed if isinstance(listed, list) else ():
-        if isinstance(entry, dict) and entry.get("interface") == interface_name(network):
-            return entry
-    return None
+        return []
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
 
 def attached_name(pod: Mapping[str, Any], network: str) -> str | None:

@@ -6,6 +6,7 @@ keeps the domain on exactly one side whatever fails: the source resumes it unles
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -65,8 +66,8 @@ def _parameters(lib: Any, dom: Any, target: MigrationTarget, limits: MigrationLi
     live = dom.XMLDesc(lib.VIR_DOMAIN_XML_MIGRATABLE | lib.VIR_DOMAIN_XML_SECURE)
     kept = dom.XMLDesc(lib.VIR_DOMAIN_XML_INACTIVE | lib.VIR_DOMAIN_XML_SECURE)
     parameters: dict[str, Any] = {
-        lib.VIR_MIGRATE_PARAM_DEST_XML: domains.moved(live, target.drive),
-        lib.VIR_MIGRATE_PARAM_PERSIST_XML: domains.moved(kept, target.drive),
+        lib.VIR_MIGRATE_PARAM_DEST_XML: domains.moved(live, target),
+        lib.VIR_MIGRATE_PARAM_PERSIST_XML: domains.moved(kept, target),
     }
     if not urlsplit(target.address).hostname:
         parameters[lib.VIR_MIGRATE_PARAM_URI] = LOOPBACK
@@ -76,21 +77,30 @@ def _parameters(lib: Any, dom: Any, target: MigrationTarget, limits: MigrationLi
 
 
 def job(connection: Connection, uid: str) -> MigrationJob | None:
-    """The migration of a domain that runs here; None: there is none."""
-    lib = connection.lib
-    with connection.errors(f"does not report the migration of {uid}"):
+    """The migration of a domain that runs here; None: there is none, or the domain has just left."""
+    with connection.errors(f"does not report the migration of {uid}"), connection.gone():
         dom = connection.find(uid)
-        if dom is None or not dom.isActive():
-            return None
-        found = dom.jobStats(0)
-        if found.get("type") in (lib.VIR_DOMAIN_JOB_NONE, None):
-            return None
-        return MigrationJob(int(found.get("memory_total", 0)), int(found.get("memory_remaining", 0)),
-                            int(found.get("memory_processed", 0)), int(found.get("memory_iteration", 0)))
+        found = _job_stats(connection, dom) if dom is not None and dom.isActive() else None
+        if found is not None:
+            return MigrationJob(int(found.get("memory_total", 0)), int(found.get("memory_remaining", 0)),
+                                int(found.get("memory_processed", 0)), int(found.get("memory_iteration", 0)))
+    return None
 
 
 def abort(connection: Connection, uid: str) -> None:
-    with connection.errors(f"cannot abort the migration of {uid}"):
+    with connection.errors(f"cannot abort the migration of {uid}"), connection.gone():
         dom = connection.find(uid)
-        if dom is not None and dom.isActive() and dom.jobStats(0).get("type") not in (connection.lib.VIR_DOMAIN_JOB_NONE, None):
+        if dom is not None and dom.isActive() and _job_stats(connection, dom) is not None:
             dom.abortJob()
+
+
+def _job_stats(connection: Connection, dom: Any) -> Mapping[str, Any] | None:
+    """None: there is no job, or the domain ended meanwhile."""
+    lib = connection.lib
+    try:
+        found: Mapping[str, Any] = dom.jobStats(0)
+    except lib.libvirtError as error:
+        if error.get_error_code() != lib.VIR_ERR_OPERATION_INVALID or dom.isActive():
+            raise
+        return None
+    return None if found.get("type") in (lib.VIR_DOMAIN_JOB_NONE, None) else found

@@ -37,6 +37,7 @@ PROGRESS_EVERY = 5.0  # seconds between two writes of its progress
 DETACH_PATIENCE = 30.0  # seconds for a guest to release NICs on VFs
 LEFT_PATIENCE = 10.0  # seconds for the target's agent to report what has left the source
 GIB = 1 << 30
+BRIDGE = "bridge/"  # in targetSources, before the alias of a NIC
 PRIMARY = "eth0"  # the interface of a pod on the pod network
 # Codes of failures, beside those of `controllers.migrations.migration_phase`.
 COPY_FAILED, COPY_LOST, NO_PROGRESS, TOO_SLOW = "CopyFailed", "CopyLost", "NoProgress", "CompletionTimeout"
@@ -146,8 +147,10 @@ class VmiMigrations:
             await self._fail(vmi, TARGET_REFUSED, f"{host.name}: {error.message}")
             return None
         change: Object = {"targetNodeAddress": target.address}
-        if target.drive:
-            change["targetSources"] = {"drive": target.drive}
+        sources = {**({"drive": target.drive} if target.drive else {}),
+                   **{f"{BRIDGE}{alias}": bridge for alias, bridge in target.bridges.items()}}
+        if sources:
+            change["targetSources"] = sources
         await self._patch(vmi, {"migrationState": change})
         return POLL
 
@@ -245,8 +248,9 @@ class VmiMigrations:
             if again is not None:
                 return min(again, 1.0)
             settings = (await self._config()).migrations
-            drive = (record.get("targetSources") or {}).get("drive", "")
-            target = MigrationTarget(str(record["targetNodeAddress"]), str(drive))
+            sources: Mapping[str, str] = record.get("targetSources") or {}
+            target = MigrationTarget(str(record["targetNodeAddress"]), str(sources.get("drive", "")), {
+                key.removeprefix(BRIDGE): str(bridge) for key, bridge in sources.items() if key.startswith(BRIDGE)})
             try:
                 await hypervisor.migrate(uid, target, MigrationLimits(settings.bandwidth, settings.auto_converge))
             except HypervisorError as error:

@@ -269,7 +269,7 @@ FIELDS: Mapping[str, str] = {
     "migrationState.targetNode": "The host that it goes to.",
     "migrationState.targetPod": "The launcher pod that it goes to.",
     "migrationState.targetNodeAddress": "Where the target's hypervisor is reached; set when the target is ready.",
-    "migrationState.targetSources": "Files of the domain that have other paths on the target: path on the source, path there.",
+    "migrationState.targetSources": "Of the domain on the target: drive, its config drive; bridge/ALIAS, a NIC's bridge.",
     "migrationState.startTimestamp": "When the copy began.",
     "migrationState.endTimestamp": "When it ended.",
     "migrationState.targetNodeDomainReadyTimestamp": "When the guest ran on the target.",
