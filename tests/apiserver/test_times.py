@@ -73,11 +73,9 @@ def _with(path: str, value: Any) -> Object:
 @pytest.mark.parametrize("kind", kinds.ALL, ids=lambda kind: kind.plural)
 @pytest.mark.parametrize("wrong", ["yesterday", "2026-01-01", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "", 5, {}])
 async def test_a_time_that_is_none_is_refused_with_its_field(client: Client, kind: Kind, wrong: Any) -> None:
-    root = f"/apis/{kind.group}/{kind.version}" if kind.group else "/api/v1"
-    path = f"{root}/namespaces/default/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
     tree = {"metadata": time_fields.METADATA, **time_fields.FIELDS.get(kind, {})}
     for field in _paths(tree):
-        reply = await client.post(path, _with(field, wrong))
+        reply = await client.post(kind.path("default"), _with(field, wrong))
         assert (reply.status, reply.json["reason"]) == (400, "BadRequest"), field
         assert f": {field}: " in reply.json["message"]
 

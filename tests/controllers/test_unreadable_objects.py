@@ -311,7 +311,7 @@ async def test_an_object_that_cannot_be_read_is_repaired_and_deleted_by_the_api(
         client = asgi.Client(App(planted.store, tokens={"admin": auth.User("admin", (auth.MASTERS,))}))
         for kind, name in ((kinds.DEVICE_CLASS, HERE), (kinds.FLAVOR, "small"), (kinds.DEVICE_TAINT_RULE, "rule")):
             good = await planted.store.get(kind, name)
-            path = f"/apis/{kind.api_version}/{kind.plural}/{name}"
+            path = kind.path(name=name)
             own = {field: good["metadata"][field] for field in ("name", "uid", "creationTimestamp")}
             wrong: list[tuple[planting.Path, Any]] = [
                 (("spec",), 5), *((("metadata", field), value) for field in planting.METADATA for value in (5, "", ABSENT))]

@@ -61,6 +61,13 @@ class Kind:
     def api_version_of(self, version: str) -> str:
         return f"{self.group}/{version}" if self.group else version
 
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Of an object on an API server, or without a name of the collection; without a namespace that of all namespaces."""
+        parts = ["", "apis" if self.group else "api", self.api_version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", namespace]
+        return "/".join([*parts, self.plural, *([name] if name else [])])
+
 
 DRA_OLDER = ("v1beta2", "v1beta1", "v1alpha3")
 INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")

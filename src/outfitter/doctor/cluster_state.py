@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from outfitter.api import kinds
-from outfitter.api.kinds import Kind, Object
+from outfitter.api.kinds import Object
 from outfitter.doctor import workload_settings
 from outfitter.doctor.reading import Reading
 from outfitter.errors import Unavailable
@@ -39,11 +39,6 @@ class Api(Protocol):
     ) -> tuple[int, Mapping[str, str], bytes]: ...
 
 
-def _path(kind: Kind, name: str = "") -> str:
-    base = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
-    return f"{base}/{kind.plural}{f'/{name}' if name else ''}"
-
-
 def _ours(group: str, plural: str, name: str = "") -> str:
     """Of the namespace of the installation, which replaces {namespace}."""
     return f"{group}/namespaces/{{namespace}}/{plural}{f'/{name}' if name else ''}"
@@ -51,10 +46,10 @@ def _ours(group: str, plural: str, name: str = "") -> str:
 
 # What is read of every cluster, and of the embedded server: name -> path.
 COMMON: Mapping[str, str] = {
-    "nodes": _path(kinds.NODE), "resourceslices": _path(kinds.RESOURCE_SLICE), "deviceclasses": _path(kinds.DEVICE_CLASS),
-    "resourceclaims": _path(kinds.RESOURCE_CLAIM), "hostinventories": _path(kinds.HOST_INVENTORY),
-    "ledgerpages": _path(kinds.LEDGER_PAGE), "virtualmachineinstances": _path(kinds.VMI),
-    "virtualmachines": _path(kinds.VM), "flavors": _path(kinds.FLAVOR), "kubevirts": _path(kinds.KUBEVIRT),
+    "nodes": kinds.NODE.path(), "resourceslices": kinds.RESOURCE_SLICE.path(), "deviceclasses": kinds.DEVICE_CLASS.path(),
+    "resourceclaims": kinds.RESOURCE_CLAIM.path(), "hostinventories": kinds.HOST_INVENTORY.path(),
+    "ledgerpages": kinds.LEDGER_PAGE.path(), "virtualmachineinstances": kinds.VMI.path(),
+    "virtualmachines": kinds.VM.path(), "flavors": kinds.FLAVOR.path(), "kubevirts": kinds.KUBEVIRT.path(),
 }
 # Of a cluster only. A single object is a reading with one item.
 INSTALLED: Mapping[str, str] = {

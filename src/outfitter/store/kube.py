@@ -214,10 +214,7 @@ class Kube:
 
 def _path(kind: Kind, namespace: str = "") -> str:
     """The path of a kind's collection."""
-    parts = ["", "apis", kind.group, kind.version] if kind.group else ["", "api", kind.version]
-    if kind.namespaced and namespace:
-        parts += ["namespaces", quote(namespace, safe="")]
-    return "/".join([*parts, kind.plural])
+    return kind.path(quote(namespace, safe=""))
 
 
 def _path_of(kind: Kind, namespace: str, name: str, subresource: str = "") -> str:
@@ -226,7 +223,8 @@ def _path_of(kind: Kind, namespace: str, name: str, subresource: str = "") -> st
         raise errors.NotFound(f'{kind.resource} "{name}" not found')
     if kind.namespaced and not namespace:
         _missing(kind, "metadata.namespace", f"name the namespace of {kind.singular} {name!r}")
-    return "/".join([_path(kind, namespace), quote(name, safe=""), *([subresource] if subresource else [])])
+    path = kind.path(quote(namespace, safe=""), quote(name, safe=""))
+    return f"{path}/{subresource}" if subresource else path
 
 
 def _namespace(kind: Kind, obj: Object) -> str:
