@@ -6,6 +6,7 @@ silently; and why a filter that fails rejects the host. A scorer that fails adds
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -127,12 +128,17 @@ def skipped(environment: Mapping[str, str] = os.environ) -> list[str]:
     return [name for name in environment.get(SKIP, "").split(",") if name]
 
 
+@functools.cache  # it reads the metadata of every package that is installed
+def _installed() -> metadata.EntryPoints:
+    return metadata.entry_points(group=GROUP)
+
+
 def load(skip: Collection[str] = (), found: Iterable[metadata.EntryPoint] | None = None) -> SchedulerPlugins:
     """Everything that is installed, once, at the start. `skip`: names that the operator disables.
 
     StartupRefused, naming each of them, if one cannot be loaded, is neither a filter nor a scorer, or has the name of
     another; and for a name in `skip` that no plug-in has, because it is then probably misspelt."""
-    entries = sorted(metadata.entry_points(group=GROUP) if found is None else found, key=lambda one: (one.name, one.value))
+    entries = sorted(_installed() if found is None else found, key=lambda one: (one.name, one.value))
     wrong = [f"{name} is to be skipped, but there is no such plug-in" for name in sorted(skip)
              if name not in {entry.name for entry in entries}]
     loaded: dict[str, object] = {}
