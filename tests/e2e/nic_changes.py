@@ -8,6 +8,7 @@ from typing import NamedTuple
 from outfitter.api.kinds import Object
 
 NEVER, SOON = "86400", "1"  # grace periods: a migration within a test is a failure; it is due almost at once
+RESOURCE = "example.com/fast_vf"  # of the VFs
 KUBEVIRT = """
 apiVersion: v1
 kind: Namespace

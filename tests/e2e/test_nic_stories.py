@@ -14,7 +14,7 @@ import pytest
 from tests.e2e import nic_changes
 from tests.e2e.cluster_up import MODES, in_mode
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.nic_changes import NEVER, SOON
+from tests.e2e.nic_changes import NEVER, RESOURCE, SOON
 from tests.e2e.process import ForkedUp, Up, until
 
 pytestmark = pytest.mark.kubectl
@@ -79,6 +79,9 @@ class Story:
     def unplug(self, name: str) -> None:
         self.patch(nic_changes.unplug(self.get("vm", "blue"), name))
 
+    def template_networks(self) -> str:
+        return self.kubectl("get", "vm", "blue", "-o", "jsonpath={.spec.template.spec.networks}")
+
     def listed(self, annotation: str) -> list[Any]:
         return list(json.loads(self.pod()["metadata"].get("annotations", {}).get(annotation) or "[]"))
 
@@ -130,8 +133,7 @@ def test_in_place_there_is_no_migration(plumbed: Story) -> None:
     until(lambda: "NetworkInterfacePlugged" in story.events(), "it is reported")
     story.unplug("lan")
     until(lambda: not story.sources("lan"), "blue has lost the NIC")
-    until(lambda: "lan" not in story.kubectl("get", "vm", "blue", "-o", "jsonpath={.spec.template.spec.networks}"),
-          "it is gone from the template, too")
+    until(lambda: "lan" not in story.template_networks(), "it is gone from the template, too")
     story.untouched()
     assert (story.host(), story.migrations()) == (story.source, [])
 
@@ -166,7 +168,9 @@ def test_without_plumbing_the_vm_migrates_after_the_grace_period(unplumbed: Stor
 
     story.unplug("lan")
     until(lambda: not story.sources("lan"), "blue has lost the NIC")
+    until(lambda: "lan" not in story.template_networks(), "it is gone from the template, too")
     story.untouched()
+    assert story.host() == story.source
 
 
 def test_vf_that_no_other_host_has_is_waited_for(unplumbed: Story) -> None:
@@ -174,9 +178,12 @@ def test_vf_that_no_other_host_has_is_waited_for(unplumbed: Story) -> None:
     story.up.ok("apply", "-f", "-", stdin=nic_changes.holder_of_vfs(story.other, 4))
     until(lambda: story.up.phase("full") == "Running", "the VFs of the other host are held")
     story.plug("fast", sriov={})
-    until(lambda: "waits for a host" in story.message(), "it says what it waits for")
+    until(lambda: "waits for a host" in (text := story.message()) and RESOURCE in text, "it says what it waits for")
+    required = story.condition("MigrationRequired")
+    assert (required["status"], required["reason"]) == ("True", "AutoMigrationDueToLiveUpdate")
+    assert "domain" not in story.sources("fast")
     why = story.up.ok("why", "vm/blue")
-    assert f"{story.other}: resource example.com/fast_vf wants 1: 4 match, 0 free" in why
+    assert f"{story.other}: resource {RESOURCE} wants 1: 4 match, 0 free" in why
     assert (story.host(), story.vmi()["metadata"]["uid"]) == (story.source, story.uid)
     story.kubectl("delete", "vmi", "full")
     until(lambda: story.host() == story.other, "blue has migrated")
