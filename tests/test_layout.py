@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,9 +15,9 @@ MOST_MODULES = 25  # in one folder; the aim is about 20
 def test_class_names_are_unique() -> None:
     defined: dict[str, list[str]] = defaultdict(list)
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                defined[node.name].append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+        for name in re.findall(r"^ *class (\w+)[(:]", path.read_text(), re.MULTILINE):
+            defined[name].append(str(path.relative_to(PACKAGE)))
+    assert len(defined) > 100
     assert {name: places for name, places in defined.items() if len(places) > 1} == {}
 
 

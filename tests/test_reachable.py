@@ -40,14 +40,15 @@ def used_names(trees: dict[str, ast.Module]) -> tuple[dict[str, set[str]], Count
     words: set[str] = set()
     for name, tree in trees.items():
         imported: dict[str, str] = {}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(tree))
+        for node in nodes:
             if isinstance(node, ast.ImportFrom) and node.module:
                 for one in node.names:
                     if (whole := f"{node.module}.{one.name}") in trees:
                         imported[one.asname or one.name] = whole
                     else:
                         used[node.module].add(one.name)
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Attribute):
                 attributes[node.attr] += 1
                 if isinstance(node.value, ast.Name) and node.value.id in imported:

@@ -35,6 +35,7 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert not list(tmp_path.iterdir()), "it cleans up behind itself"
 
 
+@pytest.mark.thorough
 def test_the_demo_notices_what_is_wrong(tmp_path: Path) -> None:
     """The script as `make demo` runs it, with real commands, up to the first that fails."""
     root, folder = tmp_path / "copy", tmp_path / "tmp"

@@ -18,7 +18,7 @@ from outfitter.api import kinds
 from outfitter.inventory import assignable, scan
 from outfitter.inventory.host_tree import FolderTree
 from outfitter.launcher.domain import NAMESPACE
-from tests.e2e.process import EXAMPLE, PATIENCE, Up, outfit, typed, until
+from tests.e2e.process import EXAMPLE, PATIENCE, ForkedUp, Up, typed, until
 
 NOTHING_HERE = not assignable.assignable(scan.scan(FolderTree(Path("/"))).devices).offered
 ANOTHER = """
@@ -38,7 +38,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """One that the tests which only look may share."""
+    """The real command, for tests which only look; others start a process that has imported the product already."""
     with Up(tmp_path_factory.mktemp("up") / "data", simulate="2x3") as up:
         yield up
 
@@ -64,12 +64,13 @@ def test_every_printed_command_works(running: Up) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_stops_it_in_order_with_open_watches(data: Path, number: signal.Signals) -> None:
-    with Up(data) as up:
+    command = Up if number == signal.SIGINT else ForkedUp  # the real one, too
+    with command(data) as up:
         asyncio.run(_stop_under_a_watch(up, number))
         assert "stopping; everything is kept in" in up.hear("kept in")
         assert up.end() == 0
         assert not up.log()
-    with Up(data) as up:  # nothing was left that would be in the way
+    with ForkedUp(data) as up:  # nothing was left that would be in the way
         assert up.stop() == 0
 
 
@@ -86,9 +87,9 @@ async def _stop_under_a_watch(up: Up, number: int) -> None:
 
 
 def test_a_second_one_on_the_same_data_names_the_first(running: Up) -> None:
-    done = outfit("up", *running.words, home=running.home)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"is in use by process {running.process.pid}" in done.stderr
+    done = typed("up", *running.words)
+    assert (done.code, done.out) == (1, "")
+    assert f"is in use by process {running.process.pid}" in done.err
     running.ok("get", "nodes")
 
 
@@ -115,7 +116,7 @@ def test_file_of_another_program_is_not_changed(data: Path, content: bytes) -> N
 
 def test_unusable_certificates_are_recreated(data: Path) -> None:
     """The disk was full when they were written."""
-    with Up(data) as up:
+    with ForkedUp(data) as up:
         up.ok("get", "nodes")
         up.stop()
         for name in ("server.crt", "admin.key", "token"):
@@ -161,7 +162,7 @@ def test_a_hosts_file_with_mistakes_names_each_field_once(tmp_path: Path) -> Non
 
 def test_a_kubeconfig_is_written_where_it_was_asked_for(data: Path, tmp_path: Path) -> None:
     wanted = tmp_path / "my files" / "config"
-    with Up(data, "--kubeconfig", str(wanted)) as up:
+    with ForkedUp(data, "--kubeconfig", str(wanted)) as up:
         assert f"export KUBECONFIG='{wanted}'" in up.said
         assert stat.S_IMODE(wanted.stat().st_mode) == 0o600
         assert typed("get", "nodes", kubeconfig=wanted).code == 0
@@ -192,7 +193,7 @@ def test_file_of_another_program_is_not_overwritten(data: Path, tmp_path: Path, 
 
 @pytest.mark.skipif(not NOTHING_HERE, reason="this machine has a device bound to vfio-pci")
 def test_host_without_devices_simulates_two_hosts(data: Path) -> None:
-    with Up(data, simulate=None) as up:
+    with ForkedUp(data, simulate=None) as up:
         assert up.printed("hosts") == "node-0, node-1 (simulated, because this host has no device bound to vfio-pci to offer)"
         assert up.printed("devices") == "16 offered"
 
@@ -230,7 +231,7 @@ def _files(up: Up) -> dict[str, tuple[int, float, str]]:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restart_keeps_everything_as_it_was(data: Path, end: signal.Signals) -> None:
-    with Up(data, simulate="2x1") as up:
+    with ForkedUp(data, simulate="2x1") as up:
         up.ok("apply", "-f", str(EXAMPLE))
         until(lambda: [up.phase("blue"), up.phase("green")] == ["Running"] * 2, "blue and green run")
         up.ok("apply", "-f", "-", stdin=ANOTHER.format(name="red"))
@@ -263,23 +264,23 @@ def test_removed_hosts_get_no_pods_until_they_return(data: Path) -> None:
     def nodes(up: Up) -> list[list[str]]:
         return [row.split()[:2] for row in up.ok("get", "nodes").splitlines()[1:]]
 
-    with Up(data, simulate="2x1") as up:
+    with ForkedUp(data, simulate="2x1") as up:
         assert nodes(up) == [["node-0", "Ready"], ["node-1", "Ready"]]
         assert up.stop() == 0
-    with Up(data, simulate="1x1") as up:
+    with ForkedUp(data, simulate="1x1") as up:
         assert nodes(up) == [["node-0", "Ready"], ["node-1", "NotReady"]]
         assert "not among those that outfitter was started with" in up.ok("describe", "node", "node-1")
         up.ok("apply", "-f", str(EXAMPLE))
         until(lambda: sorted([up.phase("blue"), up.phase("green")]) == ["Running", "Scheduling"], "one of two runs")
         assert "node-1" in "".join(up.ok("why", "vmi", name) for name in ("blue", "green"))
         assert up.stop() == 0
-    with Up(data, simulate="2x1") as up:
+    with ForkedUp(data, simulate="2x1") as up:
         assert nodes(up) == [["node-0", "Ready"], ["node-1", "Ready"]]
         until(lambda: [up.phase("blue"), up.phase("green")] == ["Running"] * 2, "both run")
 
 
 def test_a_second_ctrl_c_does_not_wait(data: Path) -> None:
-    with Up(data) as up:
+    with ForkedUp(data) as up:
         os.kill(up.process.pid, signal.SIGSTOP)  # so that both arrive before it can act on the first
         up.send(signal.SIGINT)
         up.send(signal.SIGTERM)

@@ -1,9 +1,9 @@
-"""One of several processes that want the same device for a claim: `race_worker.py KUBECONFIG CLAIM UID fenced|careless`.
+"""One of several processes that want the same device for a claim: `race_worker.py KUBECONFIG CLAIM UID`.
 
-For each line "PAGE POOL DEVICE" on standard input (a number is a CPU of the host) it reads the page, says "read", waits for a
-line, books, and says how that ended: "won", "lost" and the name of who has it, or "refused" by the rules of pages. So a test
-that starts several of them can let all read before any writes. A careless one writes whatever revision the page has by then:
-what would happen if that were not checked."""
+For each line "PAGE POOL DEVICE fenced|careless" on standard input (a number is a CPU of the host) it reads the page, says
+"read", waits for a line, books, and says how that ended: "won", "lost" and the name of who has it, or "refused" by the rules of
+pages. So a test that starts several of them can let all read before any writes. A careless one writes whatever revision the
+page has by then: what would happen if that were not checked."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ async def attempt(store: Held, page: str, wanted: Booking) -> str:
         return "won"
 
 
-async def main(config: str, name: str, uid: str, manner: str) -> None:
+async def main(config: str, name: str, uid: str) -> None:
     clock = SystemClock()
     store = Held(kubeconfig.load(config, clock=clock), clock=clock)
-    store.careless = manner == "careless"
     await store.list(kinds.LEDGER_PAGE, limit=1)  # the connection is there before the race begins
     say("ready")
     while line := await hear():
-        page, pool, device = line.split()
+        page, pool, device, manner = line.split()
+        store.careless = manner == "careless"
         amount = {"whole": True} if not device.isdigit() else {"resources": {"PCPU": 1}, "cpus": {"0": [int(device)]}}
         store.wait = True
         say(await attempt(store, page, Booking(

@@ -81,9 +81,11 @@ async def test_a_vmi_that_is_deleted_while_it_starts_leaves_nothing(tmp_path: Pa
     assert number > 20
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.thorough)])
-async def test_death_at_points_of_a_life(when: When, tmp_path: Path) -> None:
-    await every_point(run_lifecycle, tmp_path, when, first=1 if when == "before" else 6, stride=11, at_least=200)
+@pytest.mark.parametrize(("when", "first"), [
+    ("before", 1), pytest.param("before", 12, marks=pytest.mark.thorough),
+    *(pytest.param("after", first, marks=pytest.mark.thorough) for first in (6, 17))])
+async def test_death_at_points_of_a_life(when: When, first: int, tmp_path: Path) -> None:
+    await every_point(run_lifecycle, tmp_path, when, first=first, stride=22, at_least=200)
 
 
 @pytest.mark.long
