@@ -26,7 +26,8 @@ def minor_version(more: int) -> str:
 def renumbered(folder: Path, version: str) -> Path:
     """The package under test with another version number, below a folder for PYTHONPATH."""
     place = folder / f"release-{version}"
-    shutil.copytree(PACKAGE, place / "outfitter", ignore=shutil.ignore_patterns("__pycache__"))
+    # With what is compiled, which stays valid: times are copied, too. NAME.pyc.NUMBER is being written by another process.
+    shutil.copytree(PACKAGE, place / "outfitter", ignore=shutil.ignore_patterns("*.pyc.*"))
     init = place / "outfitter" / "__init__.py"
     init.write_text(init.read_text().replace(f'__version__ = "{outfitter.__version__}"', f'__version__ = "{version}"'))
     assert f'"{version}"' in init.read_text()
