@@ -174,7 +174,7 @@ class Bench:
 async def run(shorthand: str, counts: tuple[int, int], per_second: float, folder: Path, cluster: kubernetes.Cluster) -> None:
     """`counts`: of pods and of VMs, and of the VMs whose leader is killed."""
     count, killed_count = counts
-    roles = ClusterRoles(cluster, folder / "roles")
+    roles = ClusterRoles(cluster, folder / "roles", real=True)
     clock = SystemClock()
     store = Kube(cluster.access(), clock=clock, user_agent="bench/1")
     bench = Bench(store, cluster, roles, per_second)

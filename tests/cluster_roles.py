@@ -18,9 +18,10 @@ import shutil
 import signal
 import subprocess
 import urllib.error
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from outfitter.api.kinds import Object
 from outfitter.install import apply, manifests, names
@@ -29,6 +30,7 @@ from outfitter.store import pki
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 from tests import kubernetes
+from tests.e2e.forked_server import ForkedServer
 from tests.e2e.process import OUTFIT, ROOT, environment, until
 
 NAMESPACE = names.NAMESPACE
@@ -36,18 +38,25 @@ ACCOUNTS = {"controller": names.CONTROLLER, "node": names.NODE, "webhook": names
 LEFT_OUT = ("Deployment", "DaemonSet", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "APIService")
 # Shorter than in production, so that a take-over is soon; long enough for a machine with more to do than it has cores.
 LEASE = ("--lease-duration", "8s", "--renew-deadline", "5s", "--retry-period", "1s")
+_installed: weakref.WeakKeyDictionary[kubernetes.Cluster, str] = weakref.WeakKeyDictionary()  # -> where it served then
 _HEALTH = re.compile(r"health and metrics at (http://\S+)")
 
 
 class RoleRun:
     """One process of a role, from its start to its end."""
 
-    def __init__(self, name: str, words: list[str], log: Path, env: dict[str, str], before: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, words: list[str], log: Path, env: dict[str, str], command: Sequence[str] = ()) -> None:
+        """`command` is what runs it, before `words`; without, it is forked from a process that has imported the product."""
         self.name, self.log = name, log
-        leash = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
         self._begin = log.stat().st_size if log.exists() else 0
+        log.touch()
+        self.process: ForkedServer | subprocess.Popen[bytes]
+        if not command:
+            self.process = ForkedServer(words[1:], environment=env, folder=ROOT, log=log, role=words[0], piped=False)
+            return
+        leash = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
         with log.open("ab") as file:
-            self.process = subprocess.Popen([*leash, *before, OUTFIT, *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen([*leash, *command, *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
                                             stdout=file, stderr=file, start_new_session=True)
 
     @property
@@ -64,8 +73,8 @@ class RoleRun:
         """The message that has this text, once it is logged."""
         def look() -> str | None:
             found = next((str(line["message"]) for line in self.lines() if text in line["message"]), None)
-            if found is None and self.process.poll() is not None:
-                raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{self.said}")
+            if found is None and (code := self.process.poll()) is not None:
+                raise AssertionError(f"{self.name} ended with {code}:\n{self.said}")
             return found
 
         return until(look, f"{self.name} logs {text!r}") or ""
@@ -108,8 +117,9 @@ class RoleRun:
 class ClusterRoles:
     """Starts roles on a control plane. `stop` ends those that still run."""
 
-    def __init__(self, cluster: kubernetes.Cluster, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
+    def __init__(self, cluster: kubernetes.Cluster, folder: Path, *, real: bool = False) -> None:
+        """`real`: start the installed command, not a process that has imported it already."""
+        self.cluster, self.folder, self._real = cluster, folder, real
         folder.mkdir(parents=True, exist_ok=True)
         self.runs: list[RoleRun] = []
 
@@ -128,6 +138,13 @@ class ClusterRoles:
                 await store.close()
 
         asyncio.run(write())
+        _installed[self.cluster] = self.cluster.server
+
+    def installed(self) -> Self:
+        """With what `install` writes, unless this run has written it before: writing it again costs some seconds."""
+        if _installed.get(self.cluster) != self.cluster.server:
+            self.install()
+        return self
 
     def create(self, path: str, obj: Object) -> None:
         try:
@@ -163,8 +180,9 @@ class ClusterRoles:
         access = kubeconfig or self.kubeconfig(names.SIMULATION if "--simulate" in words else ACCOUNTS[role])
         more = LEASE if role == "controller" else ("--data", str(self.folder / f"{name}-data")) if role == "node" else ()
         env = dict(environment(self.folder, **_pci_names(), **({"PYTHONPATH": str(release)} if release else {})))
+        command = [*before, str(OUTFIT)] if self._real or before or release else []
         run = RoleRun(name, [role, "--kubeconfig", str(access), "--log-format", "json", "--health-address", "127.0.0.1:0",
-                             *more, *words], self.folder / f"{name}.log", env, before)
+                             *more, *words], self.folder / f"{name}.log", env, command)
         self.runs.append(run)
         return run
 

@@ -329,12 +329,13 @@ class Cluster:
             time.sleep(0.05)
 
     def request(self, method: str, path: str, body: kinds.Object | None = None) -> bytes:
-        """One request as the administrator, for setting up; tests speak through the store."""
+        """One request as the administrator, for setting up; tests speak through the store. A patch is a merge patch."""
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         request = urllib.request.Request(
             self.server + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
+            headers={"Authorization": f"Bearer {self.token}", "Content-Type": content},
         )
         return self.fetch(request)
 
@@ -360,7 +361,7 @@ class Cluster:
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind.resource}"
         conditions = json.loads(self.request("GET", path)).get("status", {}).get("conditions") or []
         established = any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
-        return established and self._has(f"/apis/{kind.group}/{kind.version}/{kind.plural}")
+        return established and self._has(kind.path())
 
 
 def free_ports(count: int) -> list[int]:

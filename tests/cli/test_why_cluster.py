@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from outfitter.api.kinds import Object
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.e2e.process import typed, until
 
 pytestmark = pytest.mark.cluster
@@ -42,9 +42,7 @@ def objects() -> list[Object]:
 
 @pytest.fixture(scope="module")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("plane"), scheduler=True, controllers=True, learn=()) as running:
+    with control_planes.started(tmp_path_factory.mktemp("plane"), scheduler=True, controllers=True, learn=()) as running:
         apply(running, *objects())
         ready = {"status": {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [
             {"type": "Ready", "status": "True", "reason": "Fine", "message": "fine"}]}}

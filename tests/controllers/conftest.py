@@ -12,20 +12,17 @@ from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene
 
 
-@pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True, learn=()) as running:
-        ClusterRoles(running, tmp_path_factory.mktemp("installation")).install()
-        yield running
+@pytest.fixture(scope="module")
+def control_plane(control_plane: kubernetes.Cluster, tmp_path_factory: pytest.TempPathFactory) -> kubernetes.Cluster:
+    """With an installation."""
+    ClusterRoles(control_plane, tmp_path_factory.mktemp("installation")).installed()
+    return control_plane
 
 
 @pytest.fixture(scope="module")
 def controller(control_plane: kubernetes.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRoles]:
     """`outfit controller` as a process on the control plane, with the rights of an installation."""
     roles = ClusterRoles(control_plane, tmp_path_factory.mktemp("roles"))
-    roles.install()
     try:
         roles.start("controller").ready()
         yield roles

@@ -335,7 +335,6 @@ async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kuberne
     settings = tmp_path / "config.yaml"
     settings.write_text(CONFIG)
     roles = ClusterRoles(control_plane, tmp_path / "roles")
-    await asyncio.to_thread(roles.install)
     try:
         await asyncio.to_thread(roles.start("controller", "--config", str(settings)).ready)
         async with on_roles(roles, word, hosts, "--config", str(settings)) as here:

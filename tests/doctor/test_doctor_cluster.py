@@ -11,7 +11,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.install import crds
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.e2e.process import typed
 
 pytestmark = pytest.mark.cluster
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("plane"), learn=()) as running:
+    with control_planes.started(tmp_path_factory.mktemp("plane"), learn=()) as running:
         yield running
 
 

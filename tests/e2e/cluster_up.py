@@ -9,16 +9,11 @@ from typing import Self
 
 import pytest
 
-from outfitter.api import kinds
 from outfitter.api.kinds import Kind
 from tests import kubernetes
 from tests.cluster_roles import ClusterRoles, RoleRun
+from tests.control_planes import KEPT, NOT_INSTALLED, USED
 from tests.e2e.process import ForkedUp, Up, until
-
-USED = (kinds.VM, kinds.VMI, kinds.MIGRATION, kinds.POD, kinds.RESOURCE_CLAIM, kinds.RESOURCE_CLAIM_TEMPLATE)  # by a test
-KEPT = (kinds.NODE, kinds.RESOURCE_SLICE, kinds.DEVICE_CLASS, kinds.LEDGER_PAGE, kinds.PROVIDER_TREE, kinds.HOST_INVENTORY,
-        kinds.PAST_BOOKING, kinds.FLAVOR, kinds.NETWORK_ATTACHMENT, kinds.EVENT)  # while the roles run
-
 
 EMBEDDED, CLUSTER = "embedded", "cluster"
 MODES = (EMBEDDED, pytest.param(CLUSTER, marks=pytest.mark.cluster))  # of a fixture whose tests run in both
@@ -42,7 +37,7 @@ class ClusterUp(Up):
         self._runs: list[RoleRun] = []
 
     def start(self) -> Self:
-        self.roles.install()
+        self.roles.installed()
         self._runs = [self.roles.start("controller", *self._words),
                       self.roles.start("node", "--simulate", self._simulate, *self._words)]
         for run in self._runs:
@@ -72,9 +67,8 @@ class ClusterUp(Up):
             self._delete(kind)
 
     def _delete(self, kind: Kind) -> None:
-        """All of a kind, of namespace default if it has one."""
-        place = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
-        path = f"{place}/namespaces/default/{kind.plural}" if kind.namespaced else f"{place}/{kind.plural}"
+        """All of a kind but those of the installation, of namespace default if it has one."""
+        path = f"{kind.path('default')}?{NOT_INSTALLED}"
         try:
             self.roles.cluster.request("DELETE", path)
         except urllib.error.HTTPError as error:

@@ -1,7 +1,8 @@
-"""`outfit up` in a process that is forked from one which has imported the product already: a start costs a quarter of the time.
+"""`outfit up` and the roles of a cluster in processes that are forked from one which has imported the product already: a start
+costs a quarter of the time.
 
-It is a process of its own all the same: signals, kill -9, exit codes and what it prints are those of the real command, which
-`tests/e2e/test_up.py` starts."""
+They are processes of their own all the same: signals, kill -9, exit codes and what they print are those of the real commands,
+which `tests/e2e/test_up.py` and `tests/e2e/test_cluster_docs.py` start."""
 
 from __future__ import annotations
 
@@ -15,8 +16,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from outfitter import __main__ as command
+from outfitter.roles import ROLES
 
-PRELOADED = ["outfitter.up", "outfitter.roles.launcher", "outfitter.cli.main", "uvicorn.lifespan.off", "uvloop"]
+PRELOADED = ["outfitter.up", "outfitter.cli.main", "uvicorn.lifespan.off", "uvloop", "outfitter.roles.process",
+             *(f"outfitter.roles.{role}" for role in ROLES)]
 PR_SET_PDEATHSIG, SIGKILL = 1, 9
 
 
@@ -24,15 +27,21 @@ class ForkedServer:
     """What the tests use of `subprocess.Popen`."""
 
     def __init__(
-        self, words: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: Path, role: str = "up"
+        self, words: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: Path, role: str = "up",
+        piped: bool = True,
     ) -> None:
+        """`piped`: `stdout` is a pipe; otherwise the log has what it prints, too."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self.stdout, output = context.Pipe(duplex=False)
+        self.stdout: Connection | None = None
+        output: Connection | None = None
+        if piped:
+            self.stdout, output = context.Pipe(duplex=False)
         self._words = words
         self._process = context.Process(target=_run, args=([role, *words], dict(environment), folder, log, output), daemon=True)
         self._process.start()
-        output.close()
+        if output is not None:
+            output.close()
 
     @property
     def pid(self) -> int:
@@ -56,14 +65,15 @@ class ForkedServer:
         return self._process.exitcode
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path, output: Connection) -> None:
+def _run(words: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path, output: Connection | None) -> None:
     os.setsid()
     if sys.platform == "linux":  # it ends with the process that forks, and that one with the tests
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
-    os.dup2(output.fileno(), 1)
     with log.open("ab") as file:
+        os.dup2(file.fileno() if output is None else output.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    output.close()
+    if output is not None:
+        output.close()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -92,9 +92,7 @@ class Tenant:
 
     def items(self, kind: Kind, place: str = "") -> list[Object]:
         """As the administrator of the cluster sees them."""
-        group = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
-        path = f"{group}/namespaces/{place}/{kind.plural}" if place else f"{group}/{kind.plural}"
-        found: list[Object] = json.loads(self.plane.request("GET", path))["items"]
+        found: list[Object] = json.loads(self.plane.request("GET", kind.path(place)))["items"]
         return found
 
     def claim(self, name: str) -> Object:

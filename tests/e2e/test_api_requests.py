@@ -14,7 +14,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.install import names
-from tests import audit_log, kubernetes
+from tests import audit_log, control_planes
 from tests.audit_log import AuditedRequest
 from tests.cluster_roles import ClusterRoles
 from tests.e2e.process import until
@@ -89,11 +89,9 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lives, Lives, Path]]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("requests")
-    with kubernetes.Cluster(folder / "cluster", scheduler=True, controllers=True, learn=(),
-                            apiserver_flags=audit_log.flags(folder / "cluster")) as cluster:
+    with control_planes.started(folder / "cluster", scheduler=True, controllers=True, learn=(),
+                                apiserver_flags=audit_log.flags(folder / "cluster")) as cluster:
         roles = ClusterRoles(cluster, folder / "roles")
         roles.install()
         try:

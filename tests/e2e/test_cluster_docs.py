@@ -14,7 +14,7 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.install import names, rbac
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.cluster_roles import NAMESPACE, ClusterRoles
 from tests.e2e.process import OUTFIT, ROOT, environment, until
 
@@ -128,12 +128,10 @@ def blocks() -> list[str]:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("plane")
     (folder / "audit.json").write_text(json.dumps(AUDIT))
     flags = [f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={folder / 'audit.log'}"]
-    with kubernetes.Cluster(folder, scheduler=True, controllers=True, learn=(), apiserver_flags=flags) as running:
+    with control_planes.started(folder, scheduler=True, controllers=True, learn=(), apiserver_flags=flags) as running:
         yield running
 
 
@@ -152,7 +150,7 @@ def shell(plane: kubernetes.Cluster, line: str) -> str:
 
 
 def test_every_block_does_what_it_says(plane: kubernetes.Cluster, tmp_path: Path) -> None:
-    roles = ClusterRoles(plane, tmp_path)
+    roles = ClusterRoles(plane, tmp_path, real=True)
     install, look, start, template, stop, remove = blocks()
     try:
         shell(plane, install.strip())

@@ -26,9 +26,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def installed(control_plane: kubernetes.Cluster, tmp_path_factory: pytest.TempPathFactory) -> ClusterRoles:
-    roles = ClusterRoles(control_plane, tmp_path_factory.mktemp("roles"))
-    roles.install()
-    return roles
+    return ClusterRoles(control_plane, tmp_path_factory.mktemp("roles")).installed()
 
 
 @pytest.fixture
@@ -51,8 +49,7 @@ def kubectl(roles: ClusterRoles, *words: str, stdin: str = "") -> str:
 
 def items(roles: ClusterRoles, kind: Kind) -> list[Object]:
     """All of a kind, in all namespaces."""
-    path = f"/apis/{kind.group}/{kind.version}/{kind.plural}"
-    found: list[Object] = json.loads(roles.cluster.request("GET", path))["items"]
+    found: list[Object] = json.loads(roles.cluster.request("GET", kind.path()))["items"]
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from tests import kubernetes
+from tests import control_planes
 from tests.cluster_roles import NAMESPACE
 from tests.e2e.process import until
 from tests.e2e.tenant import OTHER, TEAM, USER, Tenant, virtctl
@@ -33,10 +33,8 @@ def vm(name: str, *, place: str = TEAM, **entry: Any) -> str:
 
 @pytest.fixture(scope="module")
 def tenant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("tenant")
-    with kubernetes.Cluster(folder / "plane", scheduler=True, controllers=True, learn=()) as plane:
+    with control_planes.started(folder / "plane", scheduler=True, controllers=True, learn=()) as plane:
         made = Tenant(plane, folder / "roles")
         yield made
         made.roles.stop()

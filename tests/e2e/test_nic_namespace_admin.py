@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outfitter.api import kinds
-from tests import kubernetes
+from tests import control_planes
 from tests.e2e import nic_changes
 from tests.e2e.nic_changes import NEVER, SOON
 from tests.e2e.process import until
@@ -63,11 +63,9 @@ class Admin:
 
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("nics")
     (folder / "outfitter.yaml").write_text("plug_in_place: false\n")
-    with kubernetes.Cluster(folder / "plane", scheduler=True, controllers=True, learn=(kinds.NETWORK_ATTACHMENT,)) as plane:
+    with control_planes.started(folder / "plane", scheduler=True, controllers=True, learn=(kinds.NETWORK_ATTACHMENT,)) as plane:
         tenant = Tenant(plane, folder / "roles", "--config", str(folder / "outfitter.yaml"), simulate="2x4")
         made = plane.kubectl("apply", "-n", TEAM, "-f", "-", stdin=nic_changes.NETWORKS)  # of the administrator, with Multus
         assert made.returncode == 0, made

@@ -14,11 +14,10 @@ import pytest
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.install import crds
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.apiserver.aggregated.test_aggregation_layer import Aggregation
 from tests.cluster_roles import ClusterRoles, RoleRun
 from tests.controllers.scenario import hosts_text
-from tests.e2e.cluster_up import KEPT, USED
 from tests.e2e.process import typed, until
 from tests.install import previous_release, releases
 
@@ -34,15 +33,11 @@ class UpgradedCluster:
     def __init__(self, cluster: kubernetes.Cluster) -> None:
         self.cluster = cluster
 
-    def path(self, kind: Kind, name: str = "") -> str:
-        place = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
-        return f"{place}{'/namespaces/default' if kind.namespaced else ''}/{kind.plural}{f'/{name}' if name else ''}"
-
     def get(self, kind: Kind, name: str) -> Object:
-        return dict(json.loads(self.cluster.request("GET", self.path(kind, name))))
+        return dict(json.loads(self.cluster.request("GET", kind.path("default", name))))
 
     def all(self, kind: Kind) -> list[Object]:
-        return list(json.loads(self.cluster.request("GET", self.path(kind)))["items"])
+        return list(json.loads(self.cluster.request("GET", kind.path("default")))["items"])
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
         done = self.cluster.kubectl(*words, stdin=stdin)
@@ -95,29 +90,18 @@ def vmi(name: str, node: str = "", *, devices: bool = True) -> Object:
             "metadata": {"name": name, "namespace": "default"}}
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("upgraded"), scheduler=True, controllers=True, learn=()) as running:
-        yield running
+@pytest.fixture
+def here(control_plane: kubernetes.Cluster, tmp_path: Path) -> Iterator[UpgradedCluster]:
+    yield UpgradedCluster(control_plane)
+    ClusterRoles(control_plane, tmp_path / "roles").install()  # today's definitions, and no webhook
+    control_planes.clear(control_plane)
 
 
 @pytest.fixture
-def here(plane: kubernetes.Cluster, tmp_path: Path) -> Iterator[UpgradedCluster]:
-    upgraded = UpgradedCluster(plane)
-    yield upgraded
-    ClusterRoles(plane, tmp_path / "roles").install()  # today's definitions, and no webhook
-    for kind in (*USED, *KEPT):
-        if kind != kinds.NETWORK_ATTACHMENT:  # is not of an installation
-            plane.request("DELETE", upgraded.path(kind))
-
-
-@pytest.fixture
-def roles(plane: kubernetes.Cluster, here: UpgradedCluster, tmp_path: Path) -> Iterator[ClusterRoles]:
+def roles(control_plane: kubernetes.Cluster, here: UpgradedCluster, tmp_path: Path) -> Iterator[ClusterRoles]:
     """Of an installation of the version under test, without webhook."""
-    started = ClusterRoles(plane, tmp_path / "roles")
-    started.install()
+    started = ClusterRoles(control_plane, tmp_path / "roles")
+    started.installed()
     try:
         yield started
     finally:

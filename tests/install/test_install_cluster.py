@@ -17,7 +17,7 @@ from outfitter.install import manifests, names, remove, resources
 from outfitter.install.names import InstallOptions
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.e2e.process import OUTFIT, Typed, typed
 from tests.store.kube.simulated_server import Impatient
 
@@ -34,9 +34,7 @@ SIMULATION = manifests.objects(InstallOptions(simulation=True))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("install"), controllers=True, learn=()) as running:
+    with control_planes.started(tmp_path_factory.mktemp("install"), controllers=True, learn=()) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from outfitter.install import names
 from outfitter.store import kubeconfig, pki
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.e2e.process import typed, until
 
 pytestmark = pytest.mark.cluster
@@ -33,9 +33,7 @@ AGENT = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("rights"), controllers=True, learn=()) as running:
+    with control_planes.started(tmp_path_factory.mktemp("rights"), controllers=True, learn=()) as running:
         done = typed("install", "--apply", kubeconfig=running.kubeconfig)
         assert done.code == 0, done.err
         # The webhook does not run here: what it would refuse is not what is tried.

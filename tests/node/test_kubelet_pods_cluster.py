@@ -25,26 +25,17 @@ pytestmark = pytest.mark.cluster
 NODE = "worker"
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("plane"), scheduler=True, controllers=True, learn=()) as running:
-        yield running
-
-
 @pytest.fixture
-def roles(plane: kubernetes.Cluster) -> Iterator[ClusterRoles]:
+def roles(control_plane: kubernetes.Cluster) -> Iterator[ClusterRoles]:
     with tempfile.TemporaryDirectory(prefix="of-") as short:
-        installed = ClusterRoles(plane, Path(short) / "roles")
-        installed.install()
+        installed = ClusterRoles(control_plane, Path(short) / "roles").installed()
         yield installed
         installed.stop()
 
 
 @pytest.fixture
-async def store(plane: kubernetes.Cluster) -> AsyncIterator[Kube]:
-    connected = Kube(plane.access(), clock=SystemClock())
+async def store(control_plane: kubernetes.Cluster) -> AsyncIterator[Kube]:
+    connected = Kube(control_plane.access(), clock=SystemClock())
     yield connected
     await connected.close()
 

@@ -17,7 +17,7 @@ import pytest
 from outfitter.api.kinds import Object
 from outfitter.install import names
 from outfitter.store.clock import SystemClock, rfc3339
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.cluster_roles import ACCOUNTS, NAMESPACE, ClusterRoles, RoleRun
 from tests.e2e.process import outfit, until
 from tests.node.kubelet import driver_host, kubelet_client, real_kubelet
@@ -67,13 +67,11 @@ THEIRS = f"system:serviceaccount:{kubevirt_control_plane.NAMESPACE}:"
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     if real_kubelet.no_namespace():
         pytest.skip(real_kubelet.NO_NAMESPACE)
     folder = tmp_path_factory.mktemp("plane")
-    with kubernetes.Cluster(folder, scheduler=True, controllers=True, learn=(),
-                            apiserver_flags=audit_writes.flags(folder)) as running:
+    with control_planes.started(folder, scheduler=True, controllers=True, learn=(),
+                                apiserver_flags=audit_writes.flags(folder)) as running:
         yield running
 
 

@@ -33,7 +33,7 @@ from outfitter.store.memory import Memory
 from outfitter.webhook import rules
 from outfitter.webhook.admission_webhook import AdmissionWebhook
 from outfitter.webhook.certificate_rotation import MUTATING, SECRET, VALIDATING, CertificateRotation
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.apiserver.asgi import Client, Reply
 from tests.cluster_roles import ClusterRoles
 from tests.e2e.process import until as wait_until
@@ -51,10 +51,8 @@ CONFIGURATIONS = {VALIDATING: False, MUTATING: True}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
     """One of its own: its webhook configurations would be in the way of other tests. Outfitter is installed on it, but for
     these, which each test creates."""
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("webhook")
-    with kubernetes.Cluster(folder, learn=()) as running:
+    with control_planes.started(folder, learn=()) as running:
         ClusterRoles(running, folder / "roles").install()
         for name in (HERE, "kubevirt"):
             running.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -120,7 +118,7 @@ async def until(holds: Callable[[], Any], what: str) -> None:
 
 
 def path(kind: Kind) -> str:
-    return f"/apis/{kind.group}/{kind.version}/" + (f"namespaces/{HERE}/" if kind.namespaced else "") + kind.plural
+    return kind.path(HERE)
 
 
 async def create(store: Kube, kind: Kind, obj: Object, user: str = "", **query: str) -> tuple[int, Object]:
@@ -317,7 +315,7 @@ def test_the_process_needs_no_more_than_the_rights_of_an_installation(
         first, second = (roles.start("webhook", "--address", "127.0.0.1:0", name=name).ready() for name in ("one", "two"))
         url, other = (run.until_said("it listens on").rpartition(" ")[2] for run in (first, second))
         for kind, mutating in CONFIGURATIONS.items():
-            cluster.request("POST", f"/apis/{kind.group}/{kind.version}/{kind.plural}", {
+            cluster.request("POST", kind.path(), {
                 "apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": rules.CONFIGURATION},
                 "webhooks": rules.entries(NAMESPACE, lambda path: {"url": f"{url}{path}"}, mutating=mutating)})
         bad = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", **BAD}
@@ -339,7 +337,7 @@ def test_the_process_needs_no_more_than_the_rights_of_an_installation(
         roles.stop()
         for kind in CONFIGURATIONS:
             with contextlib.suppress(urllib.error.HTTPError):
-                cluster.request("DELETE", f"/apis/{kind.group}/{kind.version}/{kind.plural}/{rules.CONFIGURATION}")
+                cluster.request("DELETE", kind.path(name=rules.CONFIGURATION))
 
 
 def _as_front_proxy(cluster: kubernetes.Cluster, url: str) -> bytes:

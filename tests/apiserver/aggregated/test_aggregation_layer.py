@@ -25,7 +25,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord
 from outfitter.store import pki
 from outfitter.store.clock import SystemClock
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.cli.test_device_view import ADDRESS, BOOKED, page, published, vf
 from tests.cluster_roles import ClusterRoles
 from tests.e2e.process import PATIENCE, typed, until
@@ -124,10 +124,8 @@ class Aggregation:
 
 @pytest.fixture(scope="module")
 def layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregation]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("aggregated")
-    with kubernetes.Cluster(folder / "cluster", learn=()) as cluster:
+    with control_planes.started(folder / "cluster", learn=()) as cluster:
         running = Aggregation(cluster, folder / "roles")
         yield running
         running.roles.stop()

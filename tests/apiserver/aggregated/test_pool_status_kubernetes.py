@@ -20,7 +20,7 @@ from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
-from tests import kubernetes
+from tests import control_planes
 from tests.apiserver.aggregated.test_aggregation_layer import OTHER, TEAM, Aggregation
 from tests.apiserver.asgi import Client
 from tests.e2e.process import typed, until
@@ -56,10 +56,8 @@ def secret_vmi() -> list[Object]:
 
 @pytest.fixture(scope="module")
 def layer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aggregation]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("pool-status")
-    with kubernetes.Cluster(
+    with control_planes.started(
         folder / "cluster", scheduler=True, controllers=True, learn=(), feature_gates="DRAResourcePoolStatus=true",
         apiserver_flags=[f"--runtime-config={REQUEST.api_version}=true"],
     ) as cluster:

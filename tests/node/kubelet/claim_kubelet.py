@@ -88,9 +88,11 @@ class ClaimKubelet(FakeKubelet):
         except (grpc.aio.AioRpcError, OSError) as error:
             self.refused.append(str(error))
             return False
-        self.refused += [answer.error for answer in answers.values() if answer.error]
+        if errors := [answer.error for answer in answers.values() if answer.error]:
+            self.refused += errors
+            return False
         self.calls += [("unprepare", claim["metadata"]["name"]) for claim in claims]
-        return not any(answer.error for answer in answers.values())
+        return True
 
     async def _claims(self, pod: Object) -> list[Object]:
         made = {entry["name"]: entry["resourceClaimName"] for entry in pod["status"].get("resourceClaimStatuses") or ()}

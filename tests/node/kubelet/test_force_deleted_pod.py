@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from outfitter.errors import NotFound
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 from tests import kubernetes
+from tests.cluster_roles import ClusterRoles
 from tests.controllers.scenario import connections_closed
 from tests.node.kubelet import driver_host, kubelet_client
 from tests.node.kubelet.driver_host import DRIVER, HOST, DriverHost
@@ -28,16 +30,9 @@ PATIENCE = 300.0
 PF = "pci-0000-3b-00-0"
 
 
-@pytest.fixture(scope="module")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True) as running:
-        yield running
-
-
 @pytest.fixture
-async def node(control_plane: kubernetes.Cluster) -> AsyncIterator[DriverHost]:
+async def node(control_plane: kubernetes.Cluster, tmp_path: Path) -> AsyncIterator[DriverHost]:
+    await asyncio.to_thread(ClusterRoles(control_plane, tmp_path).installed)
     definitions = kubelet_client.published_definitions() or kubelet_client.our_definitions()
     store = Kube(control_plane.access(), clock=SystemClock())
     with driver_host.short_folder() as folder:

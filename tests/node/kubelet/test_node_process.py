@@ -14,7 +14,7 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.install import names
-from tests import audit_log, kubernetes
+from tests import audit_log, control_planes
 from tests.cluster_roles import ClusterRoles, RoleRun
 from tests.node.kubelet import driver_host, kubelet_client
 from tests.node.kubelet.driver_host import DRIVER
@@ -27,10 +27,8 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 
 @pytest.fixture(scope="module")
 def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRoles]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     folder = tmp_path_factory.mktemp("node-process")
-    with kubernetes.Cluster(folder / "cluster", learn=(), apiserver_flags=audit_log.flags(folder)) as cluster:
+    with control_planes.started(folder / "cluster", learn=(), apiserver_flags=audit_log.flags(folder)) as cluster:
         found = ClusterRoles(cluster, folder / "roles")
         found.install()
         try:

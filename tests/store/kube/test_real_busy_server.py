@@ -13,7 +13,7 @@ from outfitter.errors import AlreadyExists, Unavailable
 from outfitter.store import kube, kubeconfig
 from outfitter.store.clock import SystemClock
 from outfitter.store.informer import Informer
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.store.backends import config, soon
 from tests.store.kube.simulated_server import until
 
@@ -26,9 +26,7 @@ TINY = ("--enable-priority-and-fairness=false", "--max-requests-inflight=1", "--
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path_factory.mktemp("tiny"), learn=(), apiserver_flags=TINY) as running:
+    with control_planes.started(tmp_path_factory.mktemp("tiny"), learn=(), apiserver_flags=TINY) as running:
         yield running
 
 

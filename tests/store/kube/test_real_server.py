@@ -19,7 +19,7 @@ from outfitter.api import kinds
 from outfitter.store import kube, kubeconfig
 from outfitter.store.clock import SystemClock
 from outfitter.store.rest_config import RestConfig
-from tests import kubernetes
+from tests import control_planes, kubernetes
 from tests.store.kube.simulated_server import Impatient
 
 
@@ -234,9 +234,7 @@ def test_kubectl_reads_our_kubeconfigs(cluster: kubernetes.Cluster) -> None:
 
 @pytest.mark.cluster
 def test_a_stopped_cluster_leaves_nothing_running(tmp_path: Path) -> None:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
-    with kubernetes.Cluster(tmp_path / "whole", scheduler=True, controllers=True) as whole:
+    with control_planes.started(tmp_path / "whole", scheduler=True, controllers=True) as whole:
         pids = [whole.pid(name) for name in ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")]
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         accounts = json.loads(whole.request("GET", "/api/v1/namespaces/kube-system/serviceaccounts"))
@@ -246,13 +244,11 @@ def test_a_stopped_cluster_leaves_nothing_running(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 def test_a_port_that_another_process_takes_first_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kubernetes.assets() is None:
-        pytest.skip(kubernetes.MISSING)
     free = kubernetes.free_ports
     with socket.create_server(("127.0.0.1", 0)) as theirs:
         given = iter([[*free(2), theirs.getsockname()[1], *free(2)]])
         monkeypatch.setattr(kubernetes, "free_ports", lambda count: next(given, None) or free(count))
-        with kubernetes.Cluster(tmp_path / "moved", learn=()) as moved:
+        with control_planes.started(tmp_path / "moved", learn=()) as moved:
             assert not moved.server.endswith(f":{theirs.getsockname()[1]}")
             assert moved.request("GET", "/readyz") == b"ok"
 
