@@ -35,17 +35,27 @@ async def differences(kube: Kube, objects: Sequence[Object]) -> AsyncIterator[st
 
 
 def _difference(title: str, old: Object | None, new: Object | None) -> str:
-    before, after = (_lines(obj) if obj is not None else [] for obj in (old, new))
+    before, after = (_shown(obj) if obj is not None else None for obj in (old, new))
+    if before == after:
+        return ""
     return "".join(
         difflib.unified_diff(
-            before, after, f"live/{title}" if old else "/dev/null", f"installed/{title}" if new else "/dev/null"
+            _lines(before), _lines(after), f"live/{title}" if old else "/dev/null", f"installed/{title}" if new else "/dev/null"
         )
     )
 
 
-def _lines(obj: Object) -> list[str]:
+def _shown(obj: Object) -> Object:
     meta = {key: value for key, value in obj["metadata"].items() if key not in SERVER_SET}
     shown = {**{key: value for key, value in obj.items() if key != "status"}, "metadata": meta}
     if obj["kind"] == "Secret":  # its content is not ours and must not be printed
         shown.pop("data", None)
-    return yaml.safe_dump(shown, sort_keys=True, width=120).splitlines(keepends=True)
+    return shown
+
+
+def _lines(shown: Object | None) -> list[str]:
+    if shown is None:
+        return []
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast, where libyaml is there
+    text: str = yaml.dump(shown, Dumper=dumper, sort_keys=True, width=120)
+    return text.splitlines(keepends=True)
