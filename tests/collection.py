@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 # Folders and files whose tests take longest, in this order; everything else takes less and comes after them.
-SLOW = ("tests/e2e", "tests/controllers/test_stateful.py", "tests/cases", "tests/cli", "tests/node/test_kill",
+SLOW = ("tests/install/test_install_cluster.py", "tests/node/kubelet/test_vm_path_cluster.py", "tests/e2e",
+        "tests/controllers/test_stateful.py", "tests/cases", "tests/cli", "tests/node/test_kill",
         "tests/ledger/test_race.py", "tests/controllers", "tests/test_", "tests/launcher", "tests/node", "tests/scheduling",
         "tests/inventory")
 

@@ -19,7 +19,7 @@ from tests.launcher.random_vmis import machines
 Key = tuple[int, bool, int, int]  # list, by claim, kind of a plugin's device, index of the entry
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(machines())
 def test_every_built_domain(situation: Situation) -> None:
     try:

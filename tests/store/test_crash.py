@@ -85,7 +85,7 @@ async def rounds(folder: Path, count: int, seed: int, least: int) -> None:
 
 
 async def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
-    await rounds(tmp_path, 10, seed=1, least=50)
+    await rounds(tmp_path, 6, seed=1, least=50)
 
 
 @pytest.mark.long(seeds=range(2, 4))

@@ -270,9 +270,9 @@ class Reopened(Machine):
         self.folder.cleanup()
 
 
-BRIEF = hypothesis.settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True,
+BRIEF = hypothesis.settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True,
                             suppress_health_check=list(hypothesis.HealthCheck))
 TestMemory = Machine.TestCase
 TestMemory.settings = BRIEF
 TestReopened = Reopened.TestCase
-TestReopened.settings = hypothesis.settings(BRIEF, max_examples=25)
+TestReopened.settings = hypothesis.settings(BRIEF, max_examples=15)
