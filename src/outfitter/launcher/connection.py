@@ -21,7 +21,7 @@ from outfitter.errors import HypervisorAway, HypervisorError, StartFailed, Start
 from outfitter.launcher import capabilities as host_capabilities
 from outfitter.launcher import domain as domains
 from outfitter.launcher import iso_image as drives
-from outfitter.launcher.nics import libvirt_nics
+from outfitter.launcher.nics import libvirt_nics, plug_remains
 
 log = logging.getLogger(__name__)
 MISSING = ("libvirt is used through the Python library libvirt-python, which is not installed here: pip install "
@@ -283,6 +283,13 @@ class Connection:
         """Whether it is gone."""
         with self.errors(f"cannot unplug {alias} of {uid}"):
             return libvirt_nics.detach(self.lib, self.running(uid), alias)
+
+    def remove_remains(self, uid: str, alias: str) -> None:
+        """Of a plug during which the connection was lost."""
+        with self.errors(f"cannot look for what is left of {alias} of {uid}"), self.gone():
+            dom = self.find(uid)
+            if dom is not None and dom.isActive():
+                plug_remains.remove(self.lib, dom, alias)
 
     def set_link(self, uid: str, alias: str, up: bool) -> None:
         with self.errors(f"cannot set the link of {alias} of {uid}"):

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
+from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Ended, MigrationJob, MigrationLimits, MigrationTarget
 from outfitter.errors import HypervisorAway, HypervisorError, OutfitterError, StartupRefused
@@ -23,6 +24,7 @@ from outfitter.launcher import connection
 from outfitter.launcher import iso_image as drives
 from outfitter.launcher.connection import Connection
 from outfitter.launcher.migration import libvirt_migration
+from outfitter.launcher.nics import domain_nics
 
 log = logging.getLogger(__name__)
 SYSTEM = "qemu:///system"
@@ -68,6 +70,7 @@ class Libvirt:
         self._callbacks: list[Callable[[str], None]] = []
         self._shutdown_requested: dict[str, float] = {}  # uid -> time of the first shutdown request
         self._outgoing: dict[str, Future[None]] = {}  # uid -> a migration that this process began
+        self._interrupted: set[tuple[str, str]] = set()  # uid and alias of plugs during which libvirt went away
         self._changes = 0  # number of events so far
         self._seen: tuple[int, float, Mapping[str, Domain]] | None = None  # _changes and time of the last list, and its domains
 
@@ -105,7 +108,11 @@ class Libvirt:
         await self._act(Connection.reboot, uid)
 
     async def attach_interface(self, uid: str, element: str) -> None:
-        await self._act(Connection.attach_interface, uid, element)
+        try:
+            await self._act(Connection.attach_interface, uid, element)
+        except HypervisorAway:
+            self._interrupted.add((uid, domain_nics.alias_of(ET.fromstring(element))))
+            raise
 
     async def detach_interface(self, uid: str, alias: str) -> float | None:
         gone = await self._act(Connection.detach_interface, uid, alias)
@@ -244,12 +251,25 @@ class Libvirt:
                                  f"more than {self._patience:.0f} s")
         opened, self._opening_connection = self._opening_connection, None
         connected = opened.result()
+        await self._remove_remains(connected)
         back = self._away is not None
         self._connection, self._away, self._attempts = connected, None, 0
         self._changes += 1
         if back:
             log.warning("libvirt at %s answers again", self.uri)
             self._changed("")  # events in the meantime were missed
+
+    async def _remove_remains(self, connected: Connection) -> None:
+        """Of plugs that were interrupted. Their NICs may not be wanted any more, so no other call would find it."""
+        while self._interrupted:
+            uid, alias = self._interrupted.pop()
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, connected.remove_remains, uid, alias)
+            except HypervisorError as error:
+                log.info("%s", error.message)
+            except HypervisorAway:
+                self._interrupted.add((uid, alias))
+                raise
 
     def _open_in_thread(self) -> asyncio.Future[Connection]:
         """Open a connection in a daemon thread, which may hang and does not keep the process from ending."""

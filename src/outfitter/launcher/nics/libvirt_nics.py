@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.errors import HypervisorError
-from outfitter.launcher.nics import domain_nics
+from outfitter.launcher.nics import domain_nics, plug_remains
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,13 @@ log = logging.getLogger(__name__)
 def attach(lib: Any, dom: Any, element: str) -> None:
     """One that has the alias of the element is left as it is."""
     alias = domain_nics.alias_of(ET.fromstring(element))
-    if _find(dom, alias) is None:
+    if _find(dom, alias) is not None:
+        return
+    try:
+        dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
+    except lib.libvirtError:
+        if not plug_remains.remove(lib, dom, alias):
+            raise
         dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
 
 
@@ -28,12 +34,20 @@ def detach(lib: Any, dom: Any, alias: str) -> bool:
     try:
         dom.detachDeviceAlias(alias, lib.VIR_DOMAIN_AFFECT_LIVE)
     except lib.libvirtError as error:
-        if _find(dom, alias) is None:
-            return True
-        if error.get_error_code() != lib.VIR_ERR_INTERNAL_ERROR:
-            raise
-        log.info("%s: %s was asked for before: %s", dom.name(), alias, error)  # QEMU rejects a second request for a while
-    return _find(dom, alias) is None
+        if _find(dom, alias) is not None:
+            if error.get_error_code() != lib.VIR_ERR_INTERNAL_ERROR:
+                raise
+            log.info("%s: %s was asked for before: %s", dom.name(), alias, error)  # QEMU rejects a second request for a while
+    if _find(dom, alias) is not None:
+        return False
+    _record(lib, dom)
+    return True
+
+
+def _record(lib: Any, dom: Any) -> None:
+    """Have libvirt write down the state of a domain. It does not if a NIC is gone when it is asked for: a daemon that is killed
+    later would look for the NIC at its next start, not find it, and end the VM. Our domains have no title."""
+    dom.setMetadata(lib.VIR_DOMAIN_METADATA_TITLE, None, None, None, lib.VIR_DOMAIN_AFFECT_LIVE)
 
 
 def set_link(lib: Any, dom: Any, alias: str, *, up: bool) -> None:
