@@ -247,6 +247,11 @@ EXAMPLES: dict[str, Rejection] = {
         Code.DOMAIN_INVALID, Code.HYPERVISOR_REFUSED, Code.HYPERVISOR_AWAY, Code.LAUNCHER_AWAY, Code.LAUNCHER_VERSION)},
     "a running VM's device that left the bus": of(Code.DEVICE_VANISHED, GPU, host="node-1"),
     "a running VM's device that its driver withdrew": of(Code.DEVICE_NOT_PUBLISHED, GPU),
+    "a claim that cannot follow a migration": of(Code.CLAIM_BY_NAME, claim="my-gpu"),
+    "a device that cannot travel": of(Code.DEVICE_NOT_MIGRATABLE, GPU, name="g0"),
+    "a device by resource name cannot travel": of(Code.DEVICE_BY_RESOURCE, name="g0"),
+    "one of several mediated devices cannot travel": of(Code.SEVERAL_MEDIATED_DEVICES, GPU, name="g0"),
+    "an alias whose devices may not travel": of(Code.ALIAS_NOT_MIGRATABLE, alias="a100", name="a100-0"),
     "devices that were released": Rejection(Code.DEVICES_GIVEN_BACK, None, None, "", {"host": "node-1"}, (NOT_READY,)),
     "devices that were released, from where is not known": Rejection(
         Code.DEVICES_GIVEN_BACK, None, None, "", {"host": ""}, (NOT_READY,)

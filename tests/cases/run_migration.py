@@ -1,7 +1,7 @@
 """Area migration: VMs move between played nodes, with an injected clock. The steps are run by `step_engine`; `held` reads the
 ledger's pages, `plan` asks what `outfit plan migrate` asks.
 
-Cases with a claimed device and cases that drain are the next step: `not_built` says so."""
+Cases that drain are a later step: `not_built` says so."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.booking import read_bookings
-from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config
-from outfitter.api.kubevirt import migration as migration_api
 from outfitter.controllers.migrations import migration_plan
+from outfitter.ledger import book
+from outfitter.ledger.allocation_bookings import AllocationBookings
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
+from outfitter.store.clock import rfc3339
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven, contains
 from tests.cases.played_nodes import PlayedNodes
@@ -29,9 +30,6 @@ def not_built(case: Case) -> str:
     steps = case.expect.get("steps") or ()
     if any("drain" in (step.get("do") or {}) for step in steps):
         return "hosts are not drained yet"
-    if any((obj.get("spec") or {}).get("resourceClaims") for obj in case.data.get("given") or ()
-           if obj.get("kind") == kinds.VMI.kind):
-        return "VMs with claimed devices do not migrate yet"
     return ""
 
 
@@ -39,6 +37,7 @@ async def run(case: Case) -> list[str]:
     try:
         async with stepped(case) as engine:
             with_rights(case, engine)
+            await book_given(engine)
             engine.actors.append(PlayedNodes(engine))
             words = _Words(engine)
             engine.words |= {"held": words.held, "plan": words.plan}
@@ -46,6 +45,21 @@ async def run(case: Case) -> list[str]:
             return wrong and [*wrong, *engine.notes]
     except NotDriven as error:
         return [str(error)]
+
+
+async def book_given(engine: StepEngine) -> None:
+    """Given allocations count as booked."""
+    slices = engine.all(kinds.RESOURCE_SLICE)
+    pods = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in engine.all(kinds.POD)}
+    given = AllocationBookings(lambda pool: [one for one in slices if pool == (
+        f"{one['spec']['driver']}/{one['spec']['pool']['name']}")], lambda *_: None)
+    for claim in engine.all(kinds.RESOURCE_CLAIM):
+        status = claim.get("status") or {}
+        if not status.get("allocation"):
+            continue
+        users = [pods[claim["metadata"]["namespace"], user["name"]] for user in status.get("reservedFor") or ()]
+        for page, bookings in given.bookings(claim, users, rfc3339(engine.clock.now())).items():
+            await book.book(engine.store, page, bookings, limits=given.limits(bookings))
 
 
 class _Words:
@@ -63,32 +77,12 @@ class _Words:
         return wrong
 
     def _holder(self, node: str, device: str) -> str | None:
+        """As the page has it: `migration/NAME` or `vmi/NAME`; `claim/NAME` if no pod has the claim."""
         for obj in self._engine.all(kinds.LEDGER_PAGE):
             for booking in (entry.booking for entry in read_bookings(obj)[0]):
                 if booking is not None and (booking.device.pool, booking.device.device) == (node, device):
-                    return self._named(booking.holder.namespace, booking.holder.name)
+                    return booking.holder.purpose or f"claim/{booking.holder.name}"
         return None
-
-    def _named(self, namespace: str, claim: str) -> str:
-        """`migration/NAME`, `vmi/NAME` or `claim/NAME`: by the pod that the claim of a booking is reserved for."""
-        pods = {pod["metadata"]["name"]: pod for pod in self._engine.all(kinds.POD, namespace)}
-        for obj in self._engine.all(kinds.RESOURCE_CLAIM, namespace):
-            if obj["metadata"]["name"] != claim:
-                continue
-            for user in (obj.get("status") or {}).get("reservedFor") or ():
-                if (pod := pods.get(user.get("name"))) is not None:
-                    return self._user(pod)
-        return f"claim/{claim}"
-
-    def _user(self, pod: Object) -> str:
-        """The target's pod belongs to the migration until it has ended; every other pod of a VMI, to the VMI."""
-        for job in self._engine.all(kinds.MIGRATION, pod["metadata"]["namespace"]):
-            if job["metadata"]["uid"] == migration_api.job_uid(pod) and not migration_api.is_finished(job):
-                return f"migration/{job['metadata']['name']}"
-        uid = (pod["metadata"].get("labels") or {}).get("kubevirt.io/created-by")
-        vmis = self._engine.all(kinds.VMI, pod["metadata"]["namespace"])
-        return next((f"vmi/{vmi['metadata']['name']}" for vmi in vmis if vmi["metadata"]["uid"] == uid),
-                    f"pod/{pod['metadata']['name']}")
 
     async def plan(self, entries: Sequence[Mapping[str, Any]]) -> list[str]:
         return [line for entry in entries for line in self._plan(entry)]
@@ -101,8 +95,8 @@ class _Words:
         config = kubevirt_config.read_config(kubevirt_config.active_kubevirt(engine.all(kinds.KUBEVIRT)))
         there = ClusterObjects(engine.all(kinds.VMI), engine.all(kinds.POD), engine.all(kinds.RESOURCE_CLAIM),
                                engine.all(kinds.DEVICE_CLASS), engine.all(kinds.RESOURCE_SLICE), engine.all(kinds.LEDGER_PAGE),
-                               engine.all(kinds.NODE))
-        found = migration_plan.plan(vmi, config, lambda namespace, name: definitions.get((namespace, name)), there.choose)
+                               engine.all(kinds.NODE), templates=engine.all(kinds.RESOURCE_CLAIM_TEMPLATE))
+        found = migration_plan.plan(vmi, config, lambda namespace, name: definitions.get((namespace, name)), there)
         wrong = [f"plan of {entry['vmi']}: {key} is {is_}, not {entry[key]}" for key, is_ in (
             ("possible", found.possible), ("to", found.target)) if entry.get(key, is_) != is_]
         if not contains(found.reason, entry.get("reasonContains", "")):

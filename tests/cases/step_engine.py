@@ -116,7 +116,7 @@ class StepEngine(CaseScenario):
         self.clock = self.step_clock = StepClock(EPOCH - timedelta(seconds=BEFORE))
         self._names = IdGenerator(random.Random(1))
         self._quotas = QuotaRules([obj for obj in case.data.get("given") or () if obj["kind"] == KIND])
-        self._store = Memory(clock=self.clock, names=self._names, rules=self._quotas)
+        self.store = self._store = Memory(clock=self.clock, names=self._names, rules=self._quotas)
         self.actors: list[Actor] = []
         self.authorizer: Authorizer | None = None  # None: no user of the case has rights of its own
         self.kubelets = False  # whether an actor ends deleted pods

@@ -1,6 +1,7 @@
 """The product is killed at points of a live migration: of one that succeeds, one that is cancelled while it is copied, one that
-fails, and one whose VM is deleted meanwhile. Whatever was killed, the VM runs in exactly one place, every migration ends, and
-nothing of its target is left."""
+fails, and one whose VM is deleted meanwhile; of a VM without devices, with a device by a template, its own claim, its flavor.
+Whatever was killed, the VM runs in exactly one place with as many devices as before, every migration ends, nothing of its
+target is left, and pages, claims and domains agree."""
 
 from __future__ import annotations
 
@@ -10,19 +11,41 @@ from pathlib import Path
 import pytest
 
 from outfitter.api import kinds
+from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import migration
+from outfitter.inventory import config
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy
 from tests.node.kill_points import Kill, When, wanted
 from tests.node.vmi_lifecycle import LifecycleScenario, Ran, every_point
 
 SLOW = SimulatedCopy(bandwidth=1 << 26)  # sixteen seconds for a guest of 1 GiB
-SPEC = {"runStrategy": "Always", "template": {"spec": {
+SPEC: Object = {"runStrategy": "Always", "template": {"spec": {
     "terminationGracePeriodSeconds": 0, "networks": [{"name": "default", "pod": {}}],
     "domain": {"memory": {"guest": "1Gi"}, "devices": {"interfaces": [{"name": "default", "masquerade": {}}]}}}}}
 
 
+# One disk that may travel on each host.
+HOSTS = """
+publisher: node.example.com
+hosts:
+- name: node-a
+  pci: [{address: 0000:66:00.0, vendor: 144d, product: a80a, class: 010802, driver: nvme}]
+- name: node-b
+  pci: [{address: 0000:68:00.0, vendor: 144d, product: a80a, class: 010802, driver: nvme}]
+"""
+DEVICE_SPEC = "device_spec: [{vendor_id: 144d, product_id: a80a, live_migratable: 'yes'}]"
+CONFIG = config.parse(DEVICE_SPEC)
+
+
 class MigrationScenario(LifecycleScenario):
     copy = SimulatedCopy()
+    spec = SPEC
+
+    def vm_spec(self) -> Object:
+        return self.spec
+
+    async def before(self) -> None:
+        """What the VM needs."""
 
     def plug_in(self) -> None:
         super().plug_in()
@@ -39,7 +62,7 @@ class MigrationScenario(LifecycleScenario):
         for _, machines in self.hypervisors():
             for uid, domain in machines.running.items():
                 if wanted(self.home.books, uid) and not self._asked_to_stop(uid):
-                    yield uid, Ran(domain.name, domain.devices, (0, 0))
+                    yield uid, Ran(domain.name, (), (0, 0))
 
     def _still_run(self) -> Iterator[str]:
         """On whichever host, once."""
@@ -81,15 +104,64 @@ class MigrationScenario(LifecycleScenario):
                 await self.delete(kinds.MIGRATION, name)
 
 
-async def run_lifecycle(folder: Path, kill: Kill | None) -> MigrationScenario:
-    scenario = await MigrationScenario.begin(folder)
+class DeviceMigrationScenario(MigrationScenario):
+    """Of a VM with a disk by a claim from a template."""
+
+    hosts_text, config, device_count, how = HOSTS, CONFIG, 2, "template"
+
+    def vm_spec(self) -> Object:
+        asked = self.request_spec(self.how)
+        spec = {**asked["template"]["spec"], "networks": SPEC["template"]["spec"]["networks"]}
+        spec["domain"]["devices"]["interfaces"] = SPEC["template"]["spec"]["domain"]["devices"]["interfaces"]
+        return {**asked, "runStrategy": "Always", "template": {"spec": spec}}
+
+    def unlike(self) -> Iterator[str]:
+        yield from super().unlike()
+        for vmi in self.home.books.all(kinds.VMI):
+            domains = [domain for _, machines in self.hypervisors() for uid, domain in machines.running.items()
+                       if uid == vmi["metadata"]["uid"]]
+            entries = (vmi["status"].get("deviceStatus") or {}).get("hostDeviceStatuses") or ()
+            places = tuple(entry["deviceResourceClaimStatus"]["attributes"]["pciAddress"] for entry in entries)
+            if [domain.devices for domain in domains] != [places] or len(places) != 1:
+                yield f"{vmi['metadata']['name']} is reported with {places} and has {[domain.devices for domain in domains]}"
+        if len(self.home.books.all(kinds.RESOURCE_CLAIM)) > len(self.home.books.all(kinds.VM)):
+            yield f"claims are left: {[claim['metadata']['name'] for claim in self.home.books.all(kinds.RESOURCE_CLAIM)]}"
+
+
+class OwnClaimMigrationScenario(DeviceMigrationScenario):
+    """The same by a claim of its own."""
+
+    how = "own"
+
+
+class FlavorMigrationScenario(DeviceMigrationScenario):
+    """By an alias of its flavor that says live_migratable."""
+
+    hosts_text = HOSTS.replace("publisher: node.example.com\n", "")
+    config = config.parse(f"{DEVICE_SPEC}\nalias: [{{name: disk, vendor_id: 144d, product_id: a80a, live_migratable: 'yes'}}]")
+
+    def vm_spec(self) -> Object:
+        return {**SPEC, "template": {"spec": {**SPEC["template"]["spec"], "flavor": {"name": "with-disk"}}}}
+
+    async def before(self) -> None:
+        extra = {"pci_passthrough:alias": "disk:1"}
+        await self.create(kinds.FLAVOR, "with-disk", {"vcpus": 1, "memory": "1Gi", "extraSpecs": extra})
+
+
+async def run_lifecycle(
+    folder: Path, kill: Kill | None, scenario_type: type[MigrationScenario] = MigrationScenario
+) -> MigrationScenario:
+    scenario = await scenario_type.begin(folder)
     assert isinstance(scenario, MigrationScenario)
     with scenario.deaths.as_user():
-        await scenario.create(kinds.VM, "blue", SPEC)
+        await scenario.before()
+        await scenario.create(kinds.VM, "blue", scenario.vm_spec())
     await scenario.rest()
     scenario.deaths.points, scenario.deaths.plan = 0, kill
     await scenario.migrate("succeeds")
     await scenario.rest()
+    job = await scenario.find(kinds.MIGRATION, "succeeds")
+    assert kill is not None or (job is not None and migration.phase_of(job) == "Succeeded"), job
     scenario.set_copy(SLOW)
     await scenario.migrate("cancelled")
     await scenario.until_copying()
@@ -109,12 +181,30 @@ async def run_lifecycle(folder: Path, kill: Kill | None) -> MigrationScenario:
     return scenario
 
 
+async def with_device(folder: Path, kill: Kill | None) -> MigrationScenario:
+    return await run_lifecycle(folder, kill, DeviceMigrationScenario)
+
+
+async def with_own_claim(folder: Path, kill: Kill | None) -> MigrationScenario:
+    return await run_lifecycle(folder, kill, OwnClaimMigrationScenario)
+
+
+async def with_flavor(folder: Path, kill: Kill | None) -> MigrationScenario:
+    return await run_lifecycle(folder, kill, FlavorMigrationScenario)
+
+
+LIVES = {"no device": run_lifecycle, "a device by a template": with_device, "a device by its own claim": with_own_claim,
+         "a device by a flavor": with_flavor}
+
+
+@pytest.mark.parametrize("life", LIVES)
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_some_points_of_a_migration(tmp_path: Path, when: When) -> None:
-    await every_point(run_lifecycle, tmp_path, when, first=3 if when == "before" else 11, stride=29, at_least=100)
+async def test_some_points_of_a_migration(tmp_path: Path, when: When, life: str) -> None:
+    await every_point(LIVES[life], tmp_path, when, first=3 if when == "before" else 11, stride=29, at_least=100)
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("life", LIVES)
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_every_point_of_a_migration(tmp_path: Path, when: When) -> None:
-    await every_point(run_lifecycle, tmp_path, when, first=1, stride=1, at_least=100)
+async def test_every_point_of_a_migration(tmp_path: Path, when: When, life: str) -> None:
+    await every_point(LIVES[life], tmp_path, when, first=1, stride=1, at_least=100)

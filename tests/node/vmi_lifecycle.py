@@ -18,6 +18,7 @@ from outfitter.inventory import config, scan
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.devices import vfio
+from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.clock import ManualClock, rfc3339
 from tests.controllers import invariants
 from tests.controllers.invariants import Books
@@ -135,7 +136,8 @@ class LifecycleScenario(Scene):
         books.names = {(host.name, address): name for host in hosts for address, name in _names(host).items()}
         books.domains = {host.name: machines.running.values() for host, machines in self.hypervisors()}
         books.served = [host.name for host in hosts]
-        self.product = app.Embedded(self.home, hosts, clock=self.clock, config=self.config)
+        self.product = app.Embedded(self.home, hosts, clock=self.clock, config=self.config,
+                                    aliases=AliasSet.of(self.config.default))
 
     def hypervisors(self) -> Iterator[tuple[AgentHost, MortalMachines]]:
         for host in self.home.hosts:

@@ -53,6 +53,13 @@ def text_attribute(device: Mapping[str, Any], driver: str, names: Iterable[str])
     return None
 
 
+def flag_attribute(device: Mapping[str, Any], driver: str, name: str) -> bool:
+    """Whether a device has an attribute of its driver that is true."""
+    attributes = device.get("attributes") or {}
+    values = (attributes.get(spelling) for spelling in (name, f"{driver}/{name}"))
+    return any(isinstance(value, Mapping) and value.get("bool") is True for value in values)
+
+
 def left_the_bus(device: Mapping[str, Any]) -> bool:
     """Whether our driver publishes a device only because it is held: it is no longer on the bus."""
     return any(taint.get("key") == VANISHED for taint in device.get("taints") or ())

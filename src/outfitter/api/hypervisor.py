@@ -74,6 +74,7 @@ class MigrationTarget:
     address: str  # a URI of libvirt, or of a simulated hypervisor
     drive: str = ""  # path of its config drive there; "" for none
     bridges: Mapping[str, str] = field(default_factory=dict)  # alias of a NIC -> the bridge that it is on there
+    devices: tuple[tuple[str, str], ...] = ()  # PCI addresses or UUIDs of host devices: here, and of those that replace them
 
 
 @dataclass(frozen=True, slots=True)

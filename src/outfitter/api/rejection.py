@@ -123,6 +123,12 @@ class RejectionCode(enum.StrEnum):
     NIC_NOT_PLUGGED = "NicNotPlugged"
     VF_NOT_BOOKED = "VfNotBooked"
     VM_MIGRATES = "VmMigrates"
+    # Live migration: one device of a running VM.
+    CLAIM_BY_NAME = "ClaimByName"
+    DEVICE_NOT_MIGRATABLE = "DeviceNotMigratable"
+    DEVICE_BY_RESOURCE = "DeviceByResource"
+    SEVERAL_MEDIATED_DEVICES = "SeveralMediatedDevices"
+    ALIAS_NOT_MIGRATABLE = "AliasNotMigratable"
     # Start of the VM.
     NETWORK_NOT_READY = "NetworkNotReady"
     SECRET_MISSING = "SecretMissing"

@@ -601,6 +601,16 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.NIC_NOT_PLUGGED: _message,
     _Code.VF_NOT_BOOKED: _message,
     _Code.VM_MIGRATES: _message,
+    _Code.CLAIM_BY_NAME: lambda rejection, wording: (
+        f"claim {rejection['claim']} is referenced by name: it is one allocation on one host and cannot follow"),
+    _Code.DEVICE_NOT_MIGRATABLE: lambda rejection, wording: (
+        f"{rejection['name']} of the VM is a device that is not marked as live migratable"),
+    _Code.DEVICE_BY_RESOURCE: lambda rejection, wording: (
+        f"{rejection['name']} is requested by resource name: only devices of claims travel"),
+    _Code.SEVERAL_MEDIATED_DEVICES: lambda rejection, wording: (
+        f"{rejection['name']} of the VM is a mediated device, which travels only if it is its one GPU or host device"),
+    _Code.ALIAS_NOT_MIGRATABLE: lambda rejection, wording: (
+        f"alias {rejection['alias']} of the flavor, by which the VM has {rejection['name']}, does not say live_migratable"),
     _Code.NETWORK_NOT_READY: _message,
     _Code.SECRET_MISSING: _message,
     _Code.SOURCES_DISAGREE: _message,

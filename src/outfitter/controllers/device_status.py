@@ -3,20 +3,32 @@
 Driven by watch updates of all of them. `decide` holds every rule and is pure; the controller reads the cache and writes one
 patch. The status is written once, when everything is known, so that a VMI costs one patch. A VMI that waits costs one more: the
 claims that it waits for, and the reason in the condition DevicesReady. Another reason is reported once it has held for a while:
-reasons that pass on the way to the devices cost nothing."""
+reasons that pass on the way to the devices cost nothing. Condition LiveMigratable of a VMI with claims is written with them,
+and again when it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
-from outfitter.api.device import DeviceId, left_the_bus
+from outfitter.api.device import DeviceId, flag_attribute, left_the_bus
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, kubevirt_config, lost_devices, network_info, pod_claims, vm
+from outfitter.api.kubevirt import (
+    device_refs,
+    device_status,
+    kubevirt_config,
+    live_migratable,
+    lost_devices,
+    migration,
+    network_info,
+    pod_claims,
+    vm,
+)
+from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.kubevirt.lost_devices import Published
 from outfitter.api.rejection_text import render
 from outfitter.controllers import launcher_resources
@@ -24,6 +36,8 @@ from outfitter.controllers.device_lookup import DeviceLookup
 from outfitter.controllers.device_status_entries import Find, FoundDevices, find_devices, network_entries
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.controllers.vmi import LauncherPods, instance_of
+from outfitter.scheduling import device_migration
+from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, SourceView
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
@@ -52,10 +66,15 @@ class DeviceView:
     claims: device_refs.Claims
     find: Find
     published: Published  # a device of a running VMI, as its driver publishes it now
-    closed: Collection[device_refs.List]  # lists whose feature gate is closed
+    gates: Gates
     now: datetime
     timestamp: str  # the same moment as conditions have it
     pending: PendingReason | None = None
+
+    @property
+    def closed(self) -> list[device_refs.List]:
+        """Lists whose feature gate is closed."""
+        return [list_ for list_, gate in launcher_resources.GATES.items() if not self.gates.open(gate)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +99,13 @@ NO_CHANGE = StatusChange()
 
 def decide(vmi: Object, view: DeviceView) -> StatusChange:
     """Every rule about a VMI's device status. `vmi` is not changed."""
+    return _with_live_migratable(vmi, view, _devices_changed(vmi, view))
+
+
+def _devices_changed(vmi: Object, view: DeviceView) -> StatusChange:
     pod, status = view.pod, vmi.get("status") or {}
+    if arrived := _arrived(vmi, pod):
+        return StatusChange(arrived)
     interfaces = network_entries(vmi, pod, view.claims, view.find)
     running = status.get("phase") == "Running" and not device_status.missing_devices(vmi)  # what is assigned stays assigned
     if running:
@@ -107,6 +132,30 @@ def decide(vmi: Object, view: DeviceView) -> StatusChange:
         change["deviceStatus"] = {**dict.fromkeys(LISTS), **change["deviceStatus"]}
     reported = found.missing and pod["spec"].get("nodeName")
     return StatusChange(change, DeviceStatusEvent(WAITING, _message(found)) if reported else None)
+
+
+def _arrived(vmi: Object, pod: Object) -> Object | None:
+    """The status of a VMI that a migration brought into this pod, by an agent that does not swap its devices in itself."""
+    record = migration.state(vmi)
+    if not record.get("completed") or record.get("failed") or record.get("targetPod") != pod["metadata"]["name"] or (
+            vmi["status"].get("nodeName") != pod["spec"].get("nodeName") or not _names_other_claims(vmi, pod)):
+        return None
+    return migration.arrived_devices(vmi)
+
+
+def _with_live_migratable(vmi: Object, view: DeviceView, change: StatusChange) -> StatusChange:
+    """Also whether a VMI with claims can migrate, once its devices are known."""
+    status = {**(vmi.get("status") or {}), **(change.status or {})}
+    have = conditions.find({"status": status}, live_migratable.TYPE)
+    known = status.get("phase") == "Running" or (change.status is not None and conditions.is_true({"status": status}, READY))
+    if not live_migratable.depends_on_claims(vmi) or not known or migration.under_way(vmi) or (
+            have is not None and have.get("reason") == live_migratable.LAUNCHER):
+        return change
+    devices = device_migration.device_migrations(vmi, SourceView(view.pod, view.claims, view.find, view.gates))
+    wanted = live_migratable.live_migratable(vmi, [one.reason for one in device_migration.blocking(devices)])
+    fresh = conditions.with_condition(status.get("conditions"), wanted, view.timestamp)
+    return change if fresh == status.get("conditions") else replace(
+        change, status={**(change.status or {}), "conditions": fresh})
 
 
 def _is_current(vmi: Object, view: DeviceView) -> bool:
@@ -243,11 +292,11 @@ def _running_with(vmi: Object) -> list[str]:
         vmi.get("status") or {}).get("phase") == "Running" else []
 
 
-def _listed(part: Object | None) -> set[tuple[DeviceId, bool]]:
-    """The devices of a slice, each with whether it left the bus."""
+def _listed(part: Object | None) -> set[tuple[DeviceId, bool, bool]]:
+    """The devices of a slice, each with whether it left the bus, and whether it is marked as live migratable."""
     spec = part["spec"] if part is not None else {}
-    return {(DeviceId(spec["driver"], spec["pool"]["name"], device["name"]), left_the_bus(device))
-            for device in spec.get("devices") or ()}
+    return {(DeviceId(spec["driver"], spec["pool"]["name"], device["name"]), left_the_bus(device),
+             flag_attribute(device, spec["driver"], LIVE_MIGRATABLE)) for device in spec.get("devices") or ()}
 
 
 class DeviceStatus:
@@ -297,8 +346,9 @@ class DeviceStatus:
         return [key for key in keys if (vmi := self._instances.readable(key)) is not None and _before_start(vmi)]
 
     def _republished(self, old: Object | None, new: Object | None) -> None:
-        """Devices appeared in a slice, or disappeared from it, or left the bus: of interest to running VMIs that have them."""
-        for device, _ in _listed(old) ^ _listed(new):
+        """Devices appeared in a slice, or disappeared from it, left the bus, or may travel now: of interest to running VMIs
+        that have them."""
+        for device, *_ in _listed(old) ^ _listed(new):
             for vmi in self._instances.by("device", str(device)):
                 self.queue.add(key_of(vmi))
 
@@ -318,7 +368,7 @@ class DeviceStatus:
             return None
         host = str(pod["spec"].get("nodeName") or "")
         change = decide(vmi, DeviceView(
-            pod, self._claim, self._published.find, lambda device: self._published.published(device, host), self._closed(),
+            pod, self._claim, self._published.find, lambda device: self._published.published(device, host), self._gates(),
             self._context.clock.now(), self._context.now(), pending))
         if change.status is not None:
             await self._context.patch_status(kinds.VMI, vmi, change.status)
@@ -329,9 +379,8 @@ class DeviceStatus:
             self._pending[key] = change.pending
         return change.requeue
 
-    def _closed(self) -> list[device_refs.List]:
-        gates = kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items())).gates
-        return [list_ for list_, gate in launcher_resources.GATES.items() if not gates.open(gate)]
+    def _gates(self) -> Gates:
+        return kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items())).gates
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")

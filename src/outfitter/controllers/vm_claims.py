@@ -219,8 +219,10 @@ class VmClaims:
 
 
 def claim_name(vm: Object, name: str) -> str:
-    """The same for the same VM, so that the claim cannot be created twice."""
+    """The same for the same VM, so that the claim cannot be created twice; another one after a migration."""
     meta = vm["metadata"]
+    if migrated := vm_claim_templates.migrated_claim(vm, name):
+        return migrated
     return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + launcher_pod.suffix(meta["uid"], name)
 
 

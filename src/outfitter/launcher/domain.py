@@ -96,8 +96,8 @@ def read(xml: str, uid: str = "") -> Domain:
 
 
 def moved(xml: str, target: MigrationTarget) -> str:
-    """The XML of a domain on the host that it migrates to: its config drive has another path there, and its NICs may be on
-    other bridges. What the target does not name is left as it is."""
+    """The XML of a domain on the host that it migrates to: its config drive has another path there, its NICs may be on other
+    bridges, and its host devices are others, at the same guest addresses. What the target does not name is left as it is."""
     root = ET.fromstring(xml)
     owner = root.find(f"metadata/{OURS}")
     had = owner.get("drive") if owner is not None else None
@@ -110,6 +110,7 @@ def moved(xml: str, target: MigrationTarget) -> str:
         nic = domain_nics.find(root, alias)
         if nic is not None and nic.get("type") == "bridge":
             domain_nics.set_bridge(nic, bridge)
+    hostdev.replace_sources(root, dict(target.devices))
     return ET.tostring(root, encoding="unicode")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree as ET
 
 from outfitter.launcher.device_assignment import AssignedDevice, address_parts
@@ -39,14 +39,29 @@ def element(name: str, address: str, alias: str, guest: ET.Element | None) -> ET
 
 def sources(domain: ET.Element) -> tuple[str, ...]:
     """The host devices of a domain: addresses of PCI functions and UUIDs of mediated devices, in its order."""
-    devices = []
+    return tuple(place for address in _addresses(domain) if (place := _place(address)))
+
+
+def replace_sources(domain: ET.Element, others: Mapping[str, str]) -> None:
+    """Exchange host devices of a domain for others; what the guest sees of them stays."""
+    wanted = {place.lower(): other for place, other in others.items()}
     for address in _addresses(domain):
-        if uuid := address.get("uuid"):
-            devices.append(uuid)
-        elif address.get("bus") is not None and address.get("type", "pci") == "pci":
-            domain_, bus, slot, function = (int(address.get(part) or "0", 0) for part in ("domain", "bus", "slot", "function"))
-            devices.append(f"{domain_:04x}:{bus:02x}:{slot:02x}.{function:x}")
-    return tuple(devices)
+        if (other := wanted.get(_place(address).lower())) is None:
+            continue
+        if address.get("uuid"):
+            address.set("uuid", other)
+        else:
+            address.attrib.update(source("", other)[0].attrib)
+
+
+def _place(address: ET.Element) -> str:
+    """The PCI address or UUID in a source; "" for another."""
+    if uuid := address.get("uuid"):
+        return uuid
+    if address.get("bus") is None or address.get("type", "pci") != "pci":
+        return ""
+    domain, bus, slot, function = (int(address.get(part) or "0", 0) for part in ("domain", "bus", "slot", "function"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
 
 
 def _addresses(domain: ET.Element) -> Iterable[ET.Element]:

@@ -11,7 +11,7 @@ from typing import Any
 from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId, hardware_of, newest
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import vm
+from outfitter.api.kubevirt import migration, vm
 from outfitter.api.page import Booking, Holder, Limits, is_pool_page, pool_page
 
 Slices = Callable[[str], Iterable[Object]]  # "driver/pool" -> its slices
@@ -93,8 +93,10 @@ def results_by_pool(claim: Object) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def holder_purpose(pod: Object) -> str:
-    """The holder of a pod's devices, for messages: "vmi/blue", else "pod/web"."""
+    """The holder of a pod's devices, for messages: "vmi/blue", "migration/move" for a target that is booked, else "pod/web"."""
     reference = vm.owner(pod, kinds.VMI.kind)
+    if reference and migration.job_uid(pod) and (job := (pod["metadata"].get("annotations") or {}).get(migration.JOB_NAME)):
+        return f"migration/{job}"  # until it has ended: the migration controller writes it into the booking
     return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
 
 

@@ -92,6 +92,18 @@ async def set_state(
     return page.of(uid)
 
 
+async def set_purpose(store: Store, host: str, uids: Collection[str], purpose: str, *, known: Page | None = None) -> None:
+    """Record what the devices of these holders are for now; nothing is booked or released."""
+
+    def change(page: Page) -> Object:
+        for booking in page.bookings:
+            if booking.holder.uid in uids and booking.holder.purpose != purpose:
+                page = Page(page.turning(booking.key, replace(booking, holder=replace(booking.holder, purpose=purpose))))
+        return page.object
+
+    await change_page(store, host, change, known=known)
+
+
 async def contest(store: Store, host: str, uid: str, wanted: Mapping[DeviceId, DeviceId]) -> None:
     """Record that what other holders have prepared on this host is in the way of a claim (`Page.with_contested`): the host
     taints these devices until their holders are unprepared."""

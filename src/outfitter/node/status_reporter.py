@@ -169,9 +169,10 @@ class StatusReporter:
 
     def _conditions(self, instance: Object, paused: Paused | None) -> list[Object]:
         """Of a running VMI. A paused one is not ready."""
-        now = rfc3339(self._clock.now())
-        have = conditions.with_condition(
-            instance["status"].get("conditions"), self._live_migratable(instance), now)
+        now, have = rfc3339(self._clock.now()), instance["status"].get("conditions")
+        movable = self._live_migratable(instance)
+        if not movable.status or not live_migratable.depends_on_claims(instance):
+            have = conditions.with_condition(have, movable, now)
         if paused is None:
             return conditions.with_condition(
                 conditions.without_condition(have, vmi_actions.PAUSED), Condition("Ready", True), now

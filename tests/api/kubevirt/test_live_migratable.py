@@ -17,6 +17,7 @@ class Case(NamedTuple):
     vmi: Object
     reason: str = ""  # none: it could
     word: str = ""  # what the message names
+    blocked: tuple[str, ...] = ()  # what the plan says about claimed devices
 
 
 def vmi(devices: Object | None = None, annotations: Any = (), domain: Any = (), **spec: Any) -> Object:
@@ -40,7 +41,11 @@ CASES = {
     "a bridge on another network": Case(vmi(nic(bridge={}), networks=[{"name": "n", "multus": {"networkName": "lan"}}])),
     "an SR-IOV NIC": Case(vmi(nic(sriov={}), networks=[{"name": "n", "multus": {"networkName": "fast"}}])),
     "a host device": Case(vmi({"hostDevices": [{"name": "h", "deviceName": "a.test/x"}]}), DEVICES, "h"),
-    "a GPU by claim": Case(vmi({"gpus": [{"name": "g", "claimName": "c", "requestName": "r"}]}), DEVICES, "g"),
+    "a GPU by claim, of which claims and slices decide": Case(vmi({"gpus": [
+        {"name": "g", "claimName": "c", "requestName": "r"}]})),
+    "a claimed GPU that cannot travel": Case(vmi({"gpus": [{"name": "g", "claimName": "c", "requestName": "r"}]}), DEVICES,
+                                             "g is not marked", ("g is not marked",)),
+    "a NIC comes before a claimed GPU": Case(vmi(nic(bridge={}), networks=POD), INTERFACES, "n", ("g is not marked",)),
     "the first reason counts": Case(vmi({**nic(), "gpus": [{"name": "g", "deviceName": "x"}]}, networks=POD), INTERFACES),
     "SEV": Case(vmi(domain={"launchSecurity": {"sev": {}}}), "SEVNotLiveMigratable"),
     "SNP": Case(vmi(domain={"launchSecurity": {"snp": {}}}), "SEVNotLiveMigratable"),
@@ -62,7 +67,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_live_migratable_reason(name: str) -> None:
     case = CASES[name]
-    found = live_migratable(case.vmi)
+    found = live_migratable(case.vmi, case.blocked)
     assert (found.type, found.status, found.reason) == ("LiveMigratable", not case.reason, case.reason)
     assert bool(found.message) == bool(case.reason)
     assert case.word in found.message

@@ -23,7 +23,8 @@ NAMING = "PodSecondaryInterfaceNamingUpgrade"  # on: ordinal interface names are
 IOMMUFD = "IOMMUFD"  # on: a pod requests the iommufd device too; default off
 OF_PODS = (INJECTION, NAMING, IOMMUFD)
 PERSISTENT = "PersistentDRAClaims"  # resourceClaimTemplates of a VM that name a ResourceClaimTemplate
-OF_VMS = (PERSISTENT,)
+VGPU_MIGRATION = "VGPULiveMigration"  # on: a mediated device that is the only GPU of a VM travels with it; default off
+OF_VMS = (PERSISTENT, VGPU_MIGRATION)
 STAND_FOR: Mapping[str, tuple[str, ...]] = {"DynamicResourceAllocation": CLAIMS, "DRADevices": CLAIMS}
 
 

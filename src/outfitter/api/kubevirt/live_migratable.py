@@ -1,23 +1,36 @@
 """Condition LiveMigratable of a VMI, with KubeVirt's reasons and the beginning of its messages: whether its spec allows a move
-to another host while it runs. The first reason counts. Pure; called by the node agent's status reporter."""
+to another host while it runs. The first reason counts. Pure.
+
+What becomes of claimed devices depends on claims and slices (`scheduling.device_migration`): of a VMI that has some, the device
+status controller sets the condition, and the node agent leaves it. Of others the node agent's status reporter sets it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from outfitter.api.conditions import Condition
-from outfitter.api.kubevirt import device_refs, network_info
+from outfitter.api.kubevirt import device_refs, network_info, vm
 
 TYPE = "LiveMigratable"
+HOST_DEVICES = "HostDeviceNotLiveMigratable"  # reason
+LAUNCHER = "LauncherNotLiveMigratable"  # reason that the agent of a host with a kubelet sets
 BRIDGE_MAY_MOVE = "kubevirt.io/allow-pod-bridge-network-live-migration"  # annotation of a VMI
 
 
-def live_migratable(vmi: Mapping[str, Any]) -> Condition:
+def live_migratable(vmi: Mapping[str, Any], blocked: Sequence[str] = ()) -> Condition:
+    """`blocked`: what the plan of its claimed devices says about those that cannot travel."""
     for reason, message_of in _CHECKS:
         if message := message_of(vmi):
             return Condition(TYPE, False, reason, message)
+        if reason == HOST_DEVICES and blocked:
+            return Condition(TYPE, False, HOST_DEVICES, f"VMI uses a PCI host devices: {'; '.join(blocked)}")
     return Condition(TYPE, True)
+
+
+def depends_on_claims(vmi: Mapping[str, Any]) -> bool:
+    """Whether its spec alone does not decide it."""
+    return bool(vmi["spec"].get("resourceClaims")) or bool(vm.flavored(vmi).get("claimName")) or bool(vm.flavor_name(vmi))
 
 
 def _interfaces(vmi: Mapping[str, Any]) -> str:
@@ -37,9 +50,8 @@ def _is_bridge(interface: Mapping[str, Any]) -> bool:
 
 
 def _host_devices(vmi: Mapping[str, Any]) -> str:
-    """GPUs and host devices, those of a flavor included. NICs on virtual functions are unplugged before a move and do not
-    count."""
-    names = [ref.name for ref in device_refs.device_refs(vmi)]
+    """GPUs and host devices by resource name. NICs on virtual functions are unplugged before a move and do not count."""
+    names = [ref.name for ref in device_refs.device_refs(vmi) if not ref.by_claim]
     return f"VMI uses a PCI host devices: {', '.join(names)}" if names else ""
 
 
@@ -82,7 +94,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 _CHECKS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("InterfaceNotLiveMigratable", _interfaces),
-    ("HostDeviceNotLiveMigratable", _host_devices),
+    (HOST_DEVICES, _host_devices),
     ("SEVNotLiveMigratable", _launch_security("SEV")),
     ("TDXNotLiveMigratable", _launch_security("TDX")),
     ("PersistentReservationNotLiveMigratable", _reservations),

@@ -22,12 +22,14 @@ WORKLOAD_UPDATE = "kubevirt.io/workloadUpdateMigration"  # annotation of migrati
 UNSCHEDULABLE_TIMEOUT = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds"  # annotations of a migration
 PENDING_TIMEOUT = "kubevirt.io/migrationPendingPodTimeoutSeconds"
 HOSTNAME = "kubernetes.io/hostname"  # label of a node, by which addedNodeSelector names a target
+DEVICE_LISTS = ("gpuStatuses", "hostDeviceStatuses")  # of status.deviceStatus
 PRIORITIES: Mapping[str, int] = {"system-critical": 100, "user-triggered": 50, "system-maintenance": 20, "": 0}
 
 # Condition types of a migration.
 WAITING = "migrationWaiting"  # ours: why it has not got a target yet; the reason is a code
 ABORT_REQUESTED = "migrationAbortRequested"
 REJECTED_BY_QUOTA = "migrationRejectedByResourceQuota"
+DEVICES = "migrationDevices"  # ours: what becomes of each device; False: one blocks, and the reason is its code
 FAILED = "migrationFailed"  # ours: why it failed; the reason is a code
 # Condition type of a VMI.
 MIGRATION_REQUIRED = "MigrationRequired"
@@ -103,6 +105,56 @@ def pod_names(vmi: Mapping[str, Any]) -> list[str]:
     """Pods of migrations that a VMI may run in."""
     found = state(vmi).get("targetPod")
     return [str(found)] if found else []
+
+
+def arrived_devices(vmi: Mapping[str, Any]) -> Object:
+    """A merge patch of the status of a VMI that runs on the target now: the devices there, and the host cells and CPUs of a
+    flavor, take the place of those of the source."""
+    status, target = vmi.get("status") or {}, on_target(vmi)["status"]
+    if state(vmi).get("targetDeviceStatus") is None:
+        return {}
+    return {field: _replacing(status.get(field) or {}, target.get(field) or {}) for field in ("deviceStatus", "flavor")
+            if status.get(field) != target.get(field)}
+
+
+def on_target(vmi: Mapping[str, Any]) -> Object:
+    """A VMI as it will be on the target of its migration: its domain there is built from it."""
+    status, record = vmi.get("status") or {}, state(vmi)
+    devices = record.get("targetDeviceStatus")
+    if devices is None:
+        return dict(vmi)
+    kept = {name: value for name, value in (status.get("deviceStatus") or {}).items() if name not in DEVICE_LISTS}
+    out: Object = {**status, "deviceStatus": {**kept, **{name: devices[name] for name in DEVICE_LISTS if devices.get(name)}}}
+    if flavor := record.get("targetFlavor"):
+        had = {key: value for key, value in (status.get("flavor") or {}).items() if key not in ("hostCells", "pinned", "cpus")}
+        out["flavor"] = {**had, **flavor}
+    return {**vmi, "status": out}
+
+
+def device_moves(vmi: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Of each device that travels: its PCI address or UUID on the source, and that of the device on the target."""
+    here, there = (vmi.get("status") or {}).get("deviceStatus") or {}, state(vmi).get("targetDeviceStatus") or {}
+    return tuple(pair for list_ in DEVICE_LISTS for pair in zip(_places(here, list_), _places(there, list_), strict=False))
+
+
+def _places(status: Mapping[str, Any], list_: str) -> list[str]:
+    """Addresses and UUIDs in a device status; those of devices with the same name are in the order of the claim."""
+    out: list[str] = []
+    for entry in sorted(status.get(list_) or (), key=lambda entry: str(entry.get("name"))):
+        attributes = (entry.get("deviceResourceClaimStatus") or {}).get("attributes") or {}
+        one = attributes.get("mdevUUID") or attributes.get("mDevUUID") or attributes.get("pciAddress") or ""
+        out += attributes.get("members") or [one]
+    return out
+
+
+def _replacing(old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:
+    """The merge patch that makes the one the other."""
+    out: Object = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        had = old.get(key)
+        if had != value:
+            out[key] = _replacing(had, value) if isinstance(value, Mapping) and isinstance(had, Mapping) else value
+    return out
 
 
 def progress_share(progress: Mapping[str, Any]) -> float | None:

@@ -13,11 +13,17 @@ from typing import Any
 
 from outfitter.api.kinds import Object
 
+CLAIM_OF_ENTRY = "claim.outfitter.dev/"  # annotation of a VM, with the name of an entry: its claim since a migration
 SHAPES = ("spec", "resourceClaimTemplateName")
 
 
 def entries(vm: Mapping[str, Any]) -> Sequence[Object]:
     return (vm.get("spec") or {}).get("resourceClaimTemplates") or ()
+
+
+def migrated_claim(vm: Mapping[str, Any], name: str) -> str:
+    """The claim that a migration gave the VM in the place of the one that was created for an entry; "": none did."""
+    return str((vm["metadata"].get("annotations") or {}).get(f"{CLAIM_OF_ENTRY}{name}") or "")
 
 
 def template_name(entry: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from outfitter.api.kubevirt import feature_gates
 from outfitter.api.kubevirt.device_refs import FLAVOR_CLAIM
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.api.kubevirt.vm import dedicated
+from outfitter.api.kubevirt.vm import dedicated, owner
 from outfitter.api.kubevirt.vm_claim_templates import SHAPES, template_name
 from outfitter.api.kubevirt.vmi_actions import START_PAUSED
 from outfitter.api.validate import devices, disks, guest, hardware, names, networks, node_placement, resources, volumes
@@ -129,7 +129,7 @@ def phase(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[Cau
 
 
 def changed_vmi(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:
-    """Which changes of a VMI's spec are allowed: of flavor and claims none, of the rest those by components of the system.
+    """Which changes of a VMI's spec are allowed: of the flavor none, of the rest those by components of the system.
     Users change the VM that owns it, or create a new VMI."""
     was, is_ = old.get("spec") or {}, new.get("spec") or {}
     if was == is_:
@@ -137,7 +137,7 @@ def changed_vmi(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> I
     if was.get("flavor") != is_.get("flavor"):
         yield Cause("spec.flavor", "Invalid value: field is immutable: update of VMI object is restricted, a VMI keeps "
                                    "the flavor it was created with")
-    elif not _added(was.get("resourceClaims") or [], is_.get("resourceClaims") or [], ours):
+    elif not _added(was.get("resourceClaims") or [], is_.get("resourceClaims") or [], ours, owner(old, "VirtualMachine")):
         yield Cause("spec.resourceClaims", "Invalid value: field is immutable: update of VMI object is restricted, a VMI "
                                            "keeps the claims it started with")
     elif not ours:
@@ -146,9 +146,18 @@ def changed_vmi(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> I
                           "the VirtualMachine that it belongs to, or create a new VMI", "FieldValueNotSupported")
 
 
-def _added(was: Any, is_: Any, ours: bool) -> bool:
-    """Claims that stay as they are, with others behind them that a component of the system adds for plugged NICs."""
-    return bool(is_ == was) or (ours and isinstance(is_, list) and is_[:len(was)] == was)
+def _added(was: Any, is_: Any, ours: bool, vm_owner: Mapping[str, Any] | None) -> bool:
+    """Claims that stay as they are, with others behind them that a component of the system adds for plugged NICs. Where a VM
+    owns the VMI it may also replace a claim by name: a migration gave the VM a second claim in its place."""
+    if is_ == was or not ours or not isinstance(is_, list) or not isinstance(was, list):
+        return bool(is_ == was)
+    kept = is_[:len(was)]
+    return bool(kept == was) or (vm_owner is not None and len(kept) == len(was) and all(map(_same_claim, was, kept)))
+
+
+def _same_claim(old: Any, new: Any) -> bool:
+    return bool(old == new) or (isinstance(old, Mapping) and isinstance(new, Mapping) and old.get("name") == new.get("name")
+                                and bool(old.get("resourceClaimName")) and bool(new.get("resourceClaimName")))
 
 
 def at_creation(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:

@@ -37,11 +37,16 @@ async def planned(client: Client, name: str, to: str = "") -> MigrationPlan:
     definitions = {(one["metadata"]["namespace"], one["metadata"]["name"]): one
                    for one in await listed(client, kinds.NETWORK_ATTACHMENT)}
     config = kubevirt_config.read_config(kubevirt_config.active_kubevirt(await listed(client, kinds.KUBEVIRT)))
-    return migration_plan.plan(vmi, config, lambda namespace, definition: definitions.get((namespace, definition)),
-                               there.choose, to=to)
+    return migration_plan.plan(vmi, config, lambda namespace, definition: definitions.get((namespace, definition)), there,
+                               to=to)
 
 
 def text(found: MigrationPlan) -> list[str]:
     head = f"vmi/{found.vmi} would migrate from {found.source} to {found.target}" if found.possible else (
         f"vmi/{found.vmi} cannot migrate from {found.source}: {found.reason}")
-    return [head, *(f"  {one.name}: {one.how}{f' ({one.reason})' if one.reason else ''}" for one in found.devices)]
+    return [head, *lines(found)]
+
+
+def lines(found: MigrationPlan) -> list[str]:
+    """What becomes of each device."""
+    return [f"  {one.name}: {one.how}{f' ({one.reason})' if one.reason else ''}" for one in found.devices]

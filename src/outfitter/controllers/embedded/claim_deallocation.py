@@ -1,5 +1,5 @@
 """Deallocates claims in embedded mode (a cluster has its own controller for this): a claim that no pod uses any more gives its
-devices back, once the host has released them."""
+devices back, once the host has released them. One that was made for a pod which has ended is deleted then."""
 
 from __future__ import annotations
 
@@ -66,6 +66,9 @@ class ClaimDeallocation:
                 await self._mend(known, pages)
             elif going and _protected(known):  # what protects it protects nothing; the store decides at this revision
                 await self._context.patch_metadata(kinds.RESOURCE_CLAIM, known, {"finalizers": _unprotected(known) or None})
+            elif not going and self._of_ended_pod(known):  # as in Kubernetes: the pod's object may stay for a while
+                await self._store.delete(kinds.RESOURCE_CLAIM, known["metadata"]["name"], namespace,
+                                         uid=known["metadata"]["uid"])
             return None
         users = status.get("reservedFor") or []
         left = [user for user in users if not (going and user.get("resource") == kinds.VM.plural)
@@ -79,6 +82,13 @@ class ClaimDeallocation:
                 and not any(page.of(known["metadata"]["uid"]) for page in await self._read(sorted(_possible_pages_of(known)))):
             return await self._free(known, pages)  # its host went for good, and its page with what a stopped VM kept there
         return None
+
+    def _of_ended_pod(self, claim: Object) -> bool:
+        """Whether the claim was made for a pod that has ended."""
+        reference = vm_api.owner(claim, kinds.POD.kind)
+        pod = self._pods.get(f"{claim['metadata']['namespace']}/{reference['name']}") if reference is not None else None
+        return pod is not None and reference is not None and pod["metadata"]["uid"] == reference["uid"] and (
+            (pod.get("status") or {}).get("phase") in vm_api.FINAL)
 
     async def _kept(self, claim: Object) -> bool:
         """A VM owns it, and keeps its devices while it is stopped."""

@@ -1,23 +1,27 @@
 """The migration controller: a target pod for each VirtualMachineInstanceMigration, the hand-over to the agents of both hosts,
 and the end. The rules are in `migration_phase`; the agents of source and target do the rest (`node/migrations.py`).
 
-What the target has is booked through its pod alone: the scheduler books it as for every pod, and deleting the pod releases it.
-So a migration that fails at any point leaves the VMI in its pod, and nothing for ever."""
+What the target has is booked through its pod alone: the scheduler books it as for every pod, and deleting the pod releases it,
+with its claims (`target_devices`). So a migration that fails at any point leaves the VMI in its pod, and nothing for ever."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import migration, vm
+from outfitter.api.kubevirt import migration, pod_claims, vm
 from outfitter.api.launcher.launcher_container import LauncherSettings
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.controllers.migrations import migration_phase
 from outfitter.controllers.migrations.migration_phase import MigrationStep, MigrationView
+from outfitter.controllers.migrations.target_devices import TargetDevices
 from outfitter.controllers.pod_renderer import PodRenderer
 from outfitter.controllers.vmi import LauncherPods
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotReady, Terminating
+from outfitter.scheduling import device_migration
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
@@ -41,6 +45,7 @@ class MigrationController:
         self._launchers = LauncherPods(self._pods)
         self._handed_over: dict[str, float] = {}  # migrations -> since when, monotonic
         self._renderer = PodRenderer(context, launcher)
+        self._devices = TargetDevices(context, lambda: self._renderer.config().gates)
         self._jobs.add_index("vmi", lambda job: [migration.vmi_key(job)])
         self._jobs.add_index("unfinished", lambda job: [] if migration.is_finished(job) else ["yes"])
         self._pods.add_index("migration", lambda pod: [job] if (job := _job_key(pod)) else [])
@@ -48,6 +53,9 @@ class MigrationController:
         enqueue_on_change(self._vmis, self.queue, self._of_vmi)
         enqueue_on_change(self._pods, self.queue, self._of_pod)
         enqueue_on_change(context.informer(kinds.KUBEVIRT), self.queue, lambda _: self._waiting())
+        self._pods.add_index("claim", pod_claims.claim_keys)
+        enqueue_on_change(self._devices.claims, self.queue, self._of_claim)
+        enqueue_on_change(self._devices.lookup.slices, self.queue, lambda _: self._in_phase("Scheduling"))
 
     # -- which change wakes which migration
 
@@ -60,7 +68,13 @@ class MigrationController:
                 self.queue.add(key)
 
     def _waiting(self) -> list[str]:
-        return [key_of(job) for job in self._jobs.by("unfinished", "yes") if migration.phase_of(job) in ("", "Pending")]
+        return self._in_phase("", "Pending")
+
+    def _in_phase(self, *phases: str) -> list[str]:
+        return [key_of(job) for job in self._jobs.by("unfinished", "yes") if migration.phase_of(job) in phases]
+
+    def _of_claim(self, claim: Object) -> list[str]:
+        return [key for pod in self._pods.by("claim", key_of(claim)) for key in self._of_pod(pod)]
 
     def _of_vmi(self, vmi: Object) -> list[str]:
         return [key_of(job) for job in self._jobs.by("vmi", key_of(vmi)) if not migration.is_finished(job)]
@@ -89,9 +103,19 @@ class MigrationController:
         others = [other for other in self._jobs.by("unfinished", "yes") if other["metadata"]["uid"] != job["metadata"]["uid"]]
         sources = {place: str((found.get("status") or {}).get("nodeName") or "") for other in others
                    if (found := self._vmis.readable(place := migration.vmi_key(other))) is not None}
-        step = migration_phase.decide(MigrationView(
-            job, vmi, pod, self._context.clock.now(), self._renderer.config().migrations, others, sources))
-        return await self._do(job, vmi, pod, step)
+        view = MigrationView(job, vmi, pod, self._context.clock.now(), self._renderer.config().migrations, others, sources)
+        if vmi is not None and not migration.state_of(vmi, job):
+            view = await self._with_devices(view, vmi)
+        return await self._do(view, migration_phase.decide(view))
+
+    async def _with_devices(self, view: MigrationView, vmi: Object) -> MigrationView:
+        """Before the hand-over: what becomes of its devices, and which of the target's are known."""
+        source, pod = self._launchers.current(vmi), view.pod
+        if pod is None:
+            return replace(view, devices=self._devices.plan(vmi, source))
+        if not pod["spec"].get("nodeName") and not view.job["metadata"].get("deletionTimestamp"):
+            await self._devices.provide(vmi, view.job, pod, source)
+        return replace(view, devices=self._devices.plan(vmi, source), target=self._devices.status(vmi, pod))
 
     async def _target(self, job: Object, vmi: Object | None) -> Object | None:
         """The target's pod. Where a pod was created and the cache does not have it, the store is asked: it may be behind."""
@@ -105,7 +129,8 @@ class MigrationController:
         except NotFound:
             return None
 
-    async def _do(self, job: Object, vmi: Object | None, pod: Object | None, step: MigrationStep) -> float | None:
+    async def _do(self, view: MigrationView, step: MigrationStep) -> float | None:
+        job, vmi, pod = view.job, view.vmi, view.pod
         if step.act == "delete":
             await self._store.delete(kinds.MIGRATION, job["metadata"]["name"], job["metadata"]["namespace"],
                                      uid=job["metadata"]["uid"])
@@ -113,7 +138,7 @@ class MigrationController:
         if step.act == "create-pod" and vmi is not None:
             step = await self._create_pod(job, vmi, step)
         elif step.act == "hand-over" and vmi is not None and pod is not None:
-            await self._hand_over(job, vmi, pod)
+            await self._hand_over(view, vmi, pod)
         elif step.act == "fail-record" and vmi is not None:
             await self._patch_record(vmi, {"failed": True, "completed": True, "endTimestamp": self._context.now(),
                                            "failureReason": step.message, "failureCode": step.code})
@@ -122,13 +147,20 @@ class MigrationController:
             await self._patch_record(vmi, {"abortRequested": True})
             await self._context.events.normal(vmi, "MigrationAbortRequested", f"migration {job['metadata']['name']}: "
                                                                               f"{step.message}")
-        elif step.act == "succeed" and vmi is not None and conditions.find(vmi, migration.MIGRATION_REQUIRED) is not None:
-            have = conditions.without_condition(vmi["status"].get("conditions"), migration.MIGRATION_REQUIRED)
-            vmi = await self._context.patch_status(kinds.VMI, vmi, {"conditions": have})
+        elif step.act == "succeed" and vmi is not None:
+            vmi = await self._arrived(vmi, pod)
         if step.phase in PASSING and self._starts_soon(job):
             return STARTS_WITHIN
-        await self._report(job, vmi, pod, step)
+        await self._report(replace(view, vmi=vmi), step)
         return step.again.total_seconds() if step.again is not None else None
+
+    async def _arrived(self, vmi: Object, pod: Object | None) -> Object:
+        if pod is not None:
+            await self._devices.arrived(vmi, pod)
+        if conditions.find(vmi, migration.MIGRATION_REQUIRED) is None:
+            return vmi
+        have = conditions.without_condition(vmi["status"].get("conditions"), migration.MIGRATION_REQUIRED)
+        return await self._context.patch_status(kinds.VMI, vmi, {"conditions": have})
 
     def _starts_soon(self, job: Object) -> bool:
         """Where both agents run, the copy begins at once: the phases before are not written for that moment. They are known
@@ -138,10 +170,11 @@ class MigrationController:
 
     async def _create_pod(self, job: Object, vmi: Object, step: MigrationStep) -> MigrationStep:
         """The step, or why it cannot be done yet."""
-        host = str(vmi["status"].get("nodeName") or "")
+        host, source = str(vmi["status"].get("nodeName") or ""), self._launchers.current(vmi)
         try:
-            rendered = await self._renderer.render(vmi, source=self._launchers.current(vmi))
-            pod = await self._store.create(kinds.POD, launcher_pod.target_pod(rendered, vmi, job, host))
+            rendered = launcher_pod.target_pod(await self._renderer.render(vmi, source=source), vmi, job, host)
+            pod = await self._context.create(kinds.POD, self._devices.rendered(vmi, job, rendered, source))
+            await self._devices.provide(vmi, job, pod, source)
         except AlreadyExists:  # created before a crash, or the cache is behind
             return step
         except Terminating:
@@ -152,14 +185,16 @@ class MigrationController:
         await self._context.events.normal(job, "SuccessfulCreate", f"Created migration target pod {pod['metadata']['name']}")
         return step
 
-    async def _hand_over(self, job: Object, vmi: Object, target: Object) -> None:
+    async def _hand_over(self, view: MigrationView, vmi: Object, target: Object) -> None:
         """From here on the agents act: of the target first, then of the source."""
-        source = self._launchers.current(vmi)
+        job, source = view.job, self._launchers.current(vmi)
         if source is None:
             raise NotFound(f"the pod that VMI {key_of(vmi)} runs in is not known yet")
         record = {"migrationUid": job["metadata"]["uid"], "sourceNode": vmi["status"].get("nodeName"),
                   "sourcePod": source["metadata"]["name"], "targetNode": target["spec"]["nodeName"],
                   "targetPod": target["metadata"]["name"], "mode": "PreCopy"}
+        devices = {"targetDeviceStatus": view.target.status, "targetFlavor": view.target.flavor}
+        record |= {field: value for field, value in devices.items() if value is not None}
         old = dict.fromkeys(migration.state(vmi))
         active = {source["metadata"]["uid"]: source["spec"].get("nodeName") or "",
                   target["metadata"]["uid"]: target["spec"]["nodeName"]}
@@ -174,10 +209,11 @@ class MigrationController:
 
     # -- what the migration's status shows
 
-    async def _report(self, job: Object, vmi: Object | None, pod: Object | None, step: MigrationStep) -> None:
+    async def _report(self, view: MigrationView, step: MigrationStep) -> None:
+        job, vmi = view.job, view.vmi
         status, now = job.get("status") or {}, self._context.now()
         phase = step.phase or status.get("phase") or "Pending"
-        new: Object = {"phase": phase, "conditions": self._conditions(job, pod, step, now)}
+        new: Object = {"phase": phase, "conditions": self._conditions(view, step, now)}
         if phase != status.get("phase"):
             new["phaseTransitionTimestamps"] = migration_phase.passed(job, phase, now)
         if phase in vm.FINAL and vmi is not None and (record := migration.state_of(vmi, job)):
@@ -197,7 +233,8 @@ class MigrationController:
         elif phase == "Succeeded":
             await self._context.events.normal(job, "SuccessfulMigration", "Source node reported migration succeeded")
 
-    def _conditions(self, job: Object, pod: Object | None, step: MigrationStep, now: str) -> list[Object]:
+    def _conditions(self, view: MigrationView, step: MigrationStep, now: str) -> list[Object]:
+        job, pod = view.job, view.pod
         have: list[Object] = [dict(entry) for entry in (job.get("status") or {}).get("conditions") or ()]
         failed = step.phase == "Failed"
         for type_, holds in ((migration.WAITING, bool(step.code) and not failed and step.act == "nothing"),
@@ -205,6 +242,10 @@ class MigrationController:
                              (migration.REJECTED_BY_QUOTA, step.code == migration_phase.QUOTA_EXCEEDED)):
             have = conditions.with_condition(have, Condition(type_, True, step.code, step.message), now) if holds else (
                 conditions.without_condition(have, type_))
+        if view.devices:
+            stay = device_migration.blocking(view.devices)
+            have = conditions.with_condition(have, Condition(
+                migration.DEVICES, not stay, stay[0].code if stay else "", device_migration.text(view.devices)), now)
         if job["metadata"].get("deletionTimestamp"):
             have = conditions.with_condition(have, Condition(migration.ABORT_REQUESTED, True, "Deleted",
                                                              "the migration was deleted, which cancels it"), now)

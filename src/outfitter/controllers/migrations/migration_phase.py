@@ -16,6 +16,9 @@ from outfitter.api import conditions
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import live_migratable, migration, vm
 from outfitter.api.kubevirt.kubevirt_config import MigrationSettings
+from outfitter.controllers.migrations.target_devices import NO_DEVICES, TargetDeviceStatus
+from outfitter.scheduling import device_migration
+from outfitter.scheduling.device_migration import DeviceMigration
 
 UNSCHEDULABLE = timedelta(seconds=300)  # for a target that no host can take
 PENDING = timedelta(seconds=900)  # for a target that does not become ready for any reason
@@ -27,6 +30,7 @@ OTHER_MIGRATION, NOT_MIGRATABLE, CANCELLED = "OtherMigration", "NotLiveMigratabl
 VMI_ENDED, VMI_GONE, TARGET_GONE, TARGET_FAILED = "VMIEnded", "VMIGone", "TargetPodGone", "TargetPodFailed"
 TARGET_UNSCHEDULABLE, TARGET_TIMEOUT, PREPARE_TIMEOUT = "TargetUnschedulable", "TargetTimeout", "PrepareTimeout"
 TARGET_REFUSED, QUOTA_EXCEEDED, MIGRATION_FAILED = "TargetRefused", "QuotaExceeded", "MigrationFailed"
+TARGET_DEVICES = "TargetDevicesUnknown"
 
 Act = Literal["nothing", "create-pod", "hand-over", "fail-record", "request-abort", "succeed", "fail", "delete"]
 
@@ -53,6 +57,8 @@ class MigrationView:
     settings: MigrationSettings = field(default_factory=MigrationSettings)
     others: Iterable[Object] = ()  # other unfinished migrations
     sources: Mapping[str, str] = field(default_factory=dict)  # key of a VMI -> the host that it runs on
+    devices: tuple[DeviceMigration, ...] = ()  # what becomes of each device; empty after the hand-over
+    target: TargetDeviceStatus = NO_DEVICES  # the devices of the target's pod, before the hand-over
 
 
 def decide(view: MigrationView) -> MigrationStep:
@@ -98,6 +104,8 @@ def _waits(view: MigrationView, vmi: Object) -> MigrationStep | None:
     blocked = conditions.find(vmi, live_migratable.TYPE)
     if blocked is not None and blocked.get("status") == "False":
         return MigrationStep("fail", "Failed", NOT_MIGRATABLE, f"{blocked.get('reason')}: {blocked.get('message')}")
+    if stay := device_migration.blocking(view.devices):
+        return MigrationStep("fail", "Failed", NOT_MIGRATABLE, device_migration.text(stay))
     if (vmi.get("status") or {}).get("phase") != "Running":
         return _pending(VMI_NOT_RUNNING, f"VMI {key} is not running yet", seconds=5)
     running = [other for other in view.others if migration.phase_of(other) not in ("", "Pending")]
@@ -141,20 +149,23 @@ def _with_target(view: MigrationView, vmi: Object, pod: Object) -> MigrationStep
         return MigrationStep("fail", "Failed", TARGET_FAILED, f"the target's pod {name} has failed: {why}")
     if pod["metadata"].get("deletionTimestamp"):
         return MigrationStep("fail", "Failed", TARGET_GONE, f"the target's pod {name} was deleted")
-    if status.get("phase") == "Running" and pod["spec"].get("nodeName") and conditions.is_true(pod, "Ready"):
+    ready = status.get("phase") == "Running" and pod["spec"].get("nodeName") and conditions.is_true(pod, "Ready")
+    if ready and not view.target.missing:
         return MigrationStep("hand-over", "PreparingTarget")
     age = view.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
     scheduled = conditions.find(pod, "PodScheduled") or {}
     unschedulable = not pod["spec"].get("nodeName") and scheduled.get("status") == "False"
     code, why = (TARGET_UNSCHEDULABLE, str(scheduled.get("message") or "no host can take it")) if unschedulable else (
         TARGET_TIMEOUT, str(status.get("message") or "its pod is not ready yet"))
+    if ready:
+        code, why = TARGET_DEVICES, f"its devices are not known: {'; '.join(view.target.missing)}"
     for limit, applies in ((_timeout(view.job, migration.UNSCHEDULABLE_TIMEOUT, UNSCHEDULABLE), unschedulable),
                            (_timeout(view.job, migration.PENDING_TIMEOUT, PENDING), True)):
         if applies and age >= limit:
             return MigrationStep("fail", "Failed", code, f"no target within {limit.total_seconds():.0f} seconds: {why}")
     left = (_timeout(view.job, migration.UNSCHEDULABLE_TIMEOUT, UNSCHEDULABLE) if unschedulable
             else _timeout(view.job, migration.PENDING_TIMEOUT, PENDING)) - age
-    waits = unschedulable or bool(status.get("reason"))
+    waits = unschedulable or ready or bool(status.get("reason"))
     return MigrationStep("nothing", "Scheduling", code if waits else "", why if waits else "", left)
 
 

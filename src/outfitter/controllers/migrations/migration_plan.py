@@ -1,33 +1,29 @@
 """What a live migration of a VMI would do: where it would go, what becomes of each of its devices, or why it is not possible.
-Pure; called by `outfit plan migrate`. Nothing is written by asking.
+Pure; called by `outfit plan migrate` and `outfit vm migrate`. Nothing is written by asking.
 
-Each kind of device contributes: `CONTRIBUTORS` is the list, and none knows the others."""
+The devices are those of `scheduling.device_migration`, the target's pod and claims those that the migration controller would
+create, and the host is what the scheduler would choose for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, live_migratable, migration, network_info
+from outfitter.api.kubevirt import live_migratable, migration, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.controllers import launcher_networks, launcher_pod
+from outfitter.controllers import device_lookup, launcher_networks, launcher_pod
+from outfitter.controllers.embedded import pod_claims as template_claims
+from outfitter.controllers.migrations import target_claims
 from outfitter.errors import NotReady
+from outfitter.scheduling import device_migration
+from outfitter.scheduling.device_migration import DeviceMigration, SourceView
+from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.summary import summary
-from outfitter.scheduling.scheduler import Placement, Waiting
+from outfitter.scheduling.scheduler import Waiting
 
-How = Literal["travels", "reattached", "blocks"]
 JOB: Object = {"metadata": {"name": "planned", "uid": "00000000-0000-0000-0000-000000000000"}, "spec": {}}
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedDevice:
-    """What becomes of a device of the VMI."""
-
-    name: str  # as the spec names it
-    how: How
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +33,21 @@ class MigrationPlan:
     possible: bool
     target: str = ""  # the host that it would go to
     reason: str = ""  # why it is not possible
-    devices: tuple[PlannedDevice, ...] = ()
+    devices: tuple[DeviceMigration, ...] = ()
 
     def to_object(self) -> Object:
         out = {"vmi": self.vmi, "from": self.source, "possible": self.possible, "to": self.target, "reason": self.reason}
-        devices = [{key: value for key, value in (("name", one.name), ("how", one.how), ("reason", one.reason)) if value}
-                   for one in self.devices]
+        devices = [one.to_object() for one in self.devices]
         return {**{key: value for key, value in out.items() if value != ""}, "devices": devices}
 
 
-def host_devices(vmi: Mapping[str, Any]) -> Iterator[PlannedDevice]:
-    """GPUs and host devices stay on their host."""
-    for ref in device_refs.device_refs(vmi):
-        yield PlannedDevice(ref.name, "blocks", "HostDeviceNotLiveMigratable: a passed-through device stays on its host")
-
-
-def sriov_nics(vmi: Mapping[str, Any]) -> Iterator[PlannedDevice]:
-    """A NIC on a virtual function is detached before the copy; the guest gets another on the target."""
-    for interface in network_info.interfaces(vmi):
-        if interface.get("sriov") is not None and interface.get("state") != "absent":
-            yield PlannedDevice(str(interface["name"]), "reattached", "the guest has no such NIC while it is copied")
-
-
-CONTRIBUTORS: tuple[Callable[[Mapping[str, Any]], Iterator[PlannedDevice]], ...] = (host_devices, sriov_nics)
-
-
 def plan(
-    vmi: Object, config: KubeVirtConfig, attachments: launcher_networks.Attachments,
-    choose: Callable[[Object], Placement | Waiting], *, to: str = "",
+    vmi: Object, config: KubeVirtConfig, attachments: launcher_networks.Attachments, cluster: ClusterObjects, *, to: str = ""
 ) -> MigrationPlan:
-    """`choose`: what the scheduler would do with a pod. `to`: the only host that it may go to."""
+    """`to`: the only host that it may go to."""
     name, status = vmi["metadata"]["name"], vmi.get("status") or {}
-    source = str(status.get("nodeName") or "")
-    devices = tuple(device for contributor in CONTRIBUTORS for device in contributor(vmi))
+    source, view = str(status.get("nodeName") or ""), source_view(vmi, config, cluster)
+    devices = device_migration.device_migrations(vmi, view)
 
     def impossible(why: str) -> MigrationPlan:
         return MigrationPlan(name, source, possible=False, reason=why, devices=devices)
@@ -78,7 +56,7 @@ def plan(
         return impossible(f"it is not running (it is {status.get('phase') or 'Pending'})")
     if migration.under_way(vmi):
         return impossible(f"it migrates to {migration.state(vmi).get('targetNode')} already")
-    condition = live_migratable.live_migratable(vmi)
+    condition = live_migratable.live_migratable(vmi, [one.reason for one in device_migration.blocking(devices)])
     if not condition.status:
         return impossible(f"{condition.reason}: {condition.message}")
     job = {**JOB, "spec": {"addedNodeSelector": {migration.HOSTNAME: to}}} if to else JOB
@@ -87,7 +65,35 @@ def plan(
     except NotReady as error:
         return impossible(error.message)
     pod["metadata"]["uid"] = JOB["metadata"]["uid"]
-    verdict = choose(pod)
+    second = target_claims.target_claims(vmi, job, pod, view)
+    pod, made = _with_template_claims(target_claims.with_target_claims(pod, second), cluster)
+    known = {(claim["metadata"]["namespace"], claim["metadata"]["name"]): claim for claim in (*second, *made)}
+    verdict = cluster.choose(pod, lambda namespace, claim: known.get((namespace, claim)) or cluster.claim(namespace, claim))
     if isinstance(verdict, Waiting):
         return impossible(summary(verdict))
     return MigrationPlan(name, source, possible=True, target=verdict.host, devices=devices)
+
+
+def source_view(vmi: Object, config: KubeVirtConfig, cluster: ClusterObjects) -> SourceView:
+    """What is known of a VMI on its host, by what was read of the cluster."""
+    meta, host = vmi["metadata"], (vmi.get("status") or {}).get("nodeName")
+    pods = [pod for pod in cluster.pods if (vm.owner(pod, vmi["kind"]) or {}).get("uid") == meta["uid"]
+            and pod["metadata"]["namespace"] == meta["namespace"] and pod["spec"].get("nodeName") == host]
+    pod = max(pods, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
+
+    def find(result: Mapping[str, Any], on: str | None) -> Mapping[str, Any] | str:
+        pool = [part for part in cluster.slices
+                if (part["spec"]["driver"], part["spec"]["pool"]["name"]) == (result["driver"], result["pool"])]
+        return device_lookup.find(result, pool, on, cluster.node(on) if on else None)
+
+    return SourceView(pod, cluster.claim, find, config.gates)
+
+
+def _with_template_claims(pod: Object, cluster: ClusterObjects) -> tuple[Object, list[Object]]:
+    """The pod with the claims that its templates would make, and these."""
+    made, names = [], []
+    for entry in template_claims.missing_claims(pod):
+        if (template := cluster.template(pod["metadata"]["namespace"], entry["resourceClaimTemplateName"])) is not None:
+            made.append(template_claims.planned_claim(pod, entry, template))
+            names.append({"name": entry["name"], "resourceClaimName": made[-1]["metadata"]["name"]})
+    return {**pod, "status": {"resourceClaimStatuses": names}} if names else pod, made

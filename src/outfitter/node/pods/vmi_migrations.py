@@ -141,7 +141,7 @@ class VmiMigrations:
             await self._fail(vmi, TARGET_REFUSED, secret_files)
             return None
         try:
-            domain = await self._domains.build(host, pod, vmi, secret_files)
+            domain = await self._domains.build(host, pod, migration.on_target(vmi), secret_files)
             target = await host.hypervisor.prepare_incoming(domain)
         except (StartFailed, HypervisorError) as error:
             await self._fail(vmi, TARGET_REFUSED, f"{host.name}: {error.message}")
@@ -166,7 +166,7 @@ class VmiMigrations:
                 "targetNodeDomainDetected": True, "sourceDomainLeft": None}
         if record.get("abortRequested"):
             done["abortStatus"] = "Failed"  # it came too late
-        more: Object = {}
+        more: Object = migration.arrived_devices(vmi)
         names = [str(entry["name"]) for entry in network_info.interfaces(vmi)]
         nics = nic_plan.named(domain.nics, names)
         interfaces = nic_plan.arrived(networks.statuses(vmi, self._networks.of(pod)), nics)
@@ -250,7 +250,8 @@ class VmiMigrations:
             settings = (await self._config()).migrations
             sources: Mapping[str, str] = record.get("targetSources") or {}
             target = MigrationTarget(str(record["targetNodeAddress"]), str(sources.get("drive", "")), {
-                key.removeprefix(BRIDGE): str(bridge) for key, bridge in sources.items() if key.startswith(BRIDGE)})
+                key.removeprefix(BRIDGE): str(bridge) for key, bridge in sources.items() if key.startswith(BRIDGE)},
+                migration.device_moves(vmi))
             try:
                 await hypervisor.migrate(uid, target, MigrationLimits(settings.bandwidth, settings.auto_converge))
             except HypervisorError as error:

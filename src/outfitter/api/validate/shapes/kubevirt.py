@@ -76,6 +76,7 @@ MIGRATION_STATE: Shape = {
     **fields(bool, "completed failed abortRequested targetNodeDomainDetected sourceDomainLeft"),
     **fields(Time, "startTimestamp endTimestamp targetNodeDomainReadyTimestamp"),
     "targetDeviceStatus": DEVICE_STATUS, "targetSources": LABELS,
+    "targetFlavor": {key: FLAVORED[key] for key in ("claimName", "hostCells", "pinned", "cpus")},
     "progress": {"totalBytes": int, "remainingBytes": int, "processedBytes": int, "iteration": int}}
 VMI_STATUS: Shape = {
     "phase": str, "nodeName": str, "conditions": CONDITIONS, "flavor": FLAVORED, "activePods": LABELS,
