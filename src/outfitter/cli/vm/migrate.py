@@ -4,6 +4,7 @@ cannot be, and the migration's status has the reason why it waits."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import sys
 
@@ -12,11 +13,12 @@ import click
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import migration, vm_actions
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.kubevirt.vm_actions import ActionOptions
 from outfitter.cli import printers, time_format
 from outfitter.cli.client import Client
-from outfitter.cli.vm import view
-from outfitter.errors import CommandFailed, NotFound, TimedOut
+from outfitter.cli.vm import plan_migrate, view
+from outfitter.errors import CommandFailed, Forbidden, NotFound, TimedOut
 
 LOOK = 0.2  # seconds between polls
 USUAL = 600.0  # seconds without --timeout
@@ -28,6 +30,7 @@ async def migrate(client: Client, name: str, *, to: str | None, wait: bool, time
     vmi = await _running(client, name)
     selector = {migration.HOSTNAME: to} if to else {}
     wanted = vm_actions.migration_of(vmi, ActionOptions(node_selector=selector))
+    await _show_plan(client, vmi, to or "")
     made = await client.store.create(kinds.MIGRATION, wanted.patch, dry_run=dry_run)
     source, job = vmi["status"].get("nodeName"), made["metadata"]["name"]
     where = f" to {to}" if to else ""
@@ -37,6 +40,15 @@ async def migrate(client: Client, name: str, *, to: str | None, wait: bool, time
     printers.print_lines([f"{name} migrates from {source}{where} (migration {job})"])
     if wait:
         await _until_ended(client, name, job, timeout)
+
+
+async def _show_plan(client: Client, vmi: Object, to: str) -> None:
+    """What becomes of the devices of a VM that has some. A user who may not read what a plan needs migrates without it."""
+    if not vmi["spec"].get("resourceClaims") and not vm_api.flavor_name(vmi):
+        return
+    with contextlib.suppress(Forbidden):
+        found = await plan_migrate.planned(client, vmi["metadata"]["name"], to)
+        printers.print_lines(plan_migrate.text(found))
 
 
 async def cancel(client: Client, name: str, *, wait: bool, timeout: float | None) -> None:
