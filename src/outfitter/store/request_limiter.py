@@ -100,9 +100,9 @@ class RequestLimiter:
         self._open += 1
 
     def _wake(self) -> None:
-        for _ in range(self.limit - self._open):
-            while self._waiting:
-                waiter = self._waiting.popleft()
-                if not waiter.done():
-                    waiter.set_result(None)
-                    break
+        free = self.limit - self._open
+        while self._waiting and free > 0:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                free -= 1

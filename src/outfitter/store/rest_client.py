@@ -7,31 +7,27 @@ verbs, no kinds. Called by `kube.Kube` alone."""
 
 from __future__ import annotations
 
-import asyncio
-import io
+import contextlib
 import os
 import re
-import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from outfitter import errors
 from outfitter.api.kinds import Object
 from outfitter.store.clock import Clock
+from outfitter.store.http.http_connection import HttpAnswer
+from outfitter.store.http.http_pool import HttpPool
 from outfitter.store.request_limiter import LONGEST_WAIT, RequestLimiter
-from outfitter.store.rest_config import RestConfig
+from outfitter.store.rest_config import Credential, RestConfig
 
 BACKOFF = (0.1, 0.4, 1.6)  # seconds before each retry
 ANSWER_TIMEOUT = 75.0  # seconds without a byte; the server itself gives up on a request after 60
-CONNECT_TIMEOUT = 10.0
-LARGE_BODY = 1 << 20  # bytes; a larger body is streamed, so that the event loop is not blocked
-KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # a dead peer ends a silent watch in 60 s
+WITH_BODY = ("POST", "PUT", "PATCH")  # methods whose requests name the length of their body, be it 0
 
 JSON = "application/json"
 BUSY = (429, 503)
@@ -47,6 +43,8 @@ BY_CODE: dict[int, type[errors.OutfitterError]] = {
 }
 
 _WARNING = re.compile(r'\d{3} \S+ "(?P<text>(?:[^"\\]|\\.)*)"')
+_UNSAFE = re.compile(r"[\r\n\0]")  # in a header: it would begin another one
+_NOT_IN_TARGET = re.compile(r"[\x00-\x20\x7f]")
 _API = re.compile(r"/apis/([^/]+/[^/]+)/")
 _LAST_ATTEMPT = "the last attempt returns or raises"
 
@@ -62,9 +60,8 @@ class RestClient:
         self._clock = clock
         self._user_agent = user_agent
         self._warn = warn
-        self._session: aiohttp.ClientSession | None = None
-        self._call_timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=ANSWER_TIMEOUT)
-        self._watch_timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
+        self._pool = HttpPool(config.server, proxy=config.proxy, server_name=config.server_name)
+        self._common: tuple[Credential, bytes] | None = None  # headers of every request, and the credential in them
 
     async def request(
         self,
@@ -83,19 +80,20 @@ class RestClient:
         if body is not None:
             headers["Content-Type"] = content
             data = msgspec.json.encode(body)
-        url = self._url(path, query or {})
+        target = self._target(path, query)
         for wait in (*BACKOFF, None):
-            response, payload = await self._attempt(method, url, headers=headers, body=data)
-            self._report_warnings(response)
-            if response.status < 300:
-                return self.decode(payload) if payload or not may_be_empty else {}
-            await self._wait_or_raise(method, response, payload, wait)
+            answer = await self._attempt(method, target, headers=headers, body=data)
+            if self._warn is not None:
+                self._report_warnings(answer)
+            if answer.status < 300:
+                return self.decode(answer.body) if answer.body or not may_be_empty else {}
+            await self._wait_or_raise(method, path, answer, wait)
         raise AssertionError(_LAST_ATTEMPT)
 
     async def open_lines(self, path: str, query: Mapping[str, str | int]) -> AsyncGenerator[bytes, None]:
         """The lines of a GET that is answered as a stream (a watch), until the server ends it. The caller closes the
         generator, which closes the connection."""
-        return _lines(await self._open_stream(path, query))
+        return _lines(await self._open_stream(path, query), self.config.server)
 
     async def raw(
         self,
@@ -107,15 +105,11 @@ class RestClient:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and body of one request, whatever the status. Unavailable when there is no answer."""
-        url = self._url(path, query or {})
-        response, payload = await self._attempt(method, url, headers={"Accept": JSON, **(headers or {})}, body=body)
-        return response.status, response.headers, payload
+        answer = await self._attempt(method, self._target(path, query), headers={"Accept": JSON, **(headers or {})}, body=body)
+        return answer.status, answer.headers, answer.body
 
     async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-            await asyncio.sleep(0)  # the event loop closes the connections in its next iteration
+        await self._pool.close()
 
     def decode(self, payload: bytes) -> Object:
         try:
@@ -148,58 +142,56 @@ class RestClient:
             return errors.Terminating(message)
         return BY_CODE.get(code, errors.BadRequest)(message)
 
-    def _report_warnings(self, response: aiohttp.ClientResponse) -> None:
-        for line in response.headers.getall("Warning", ()) if self._warn else ():
+    def _report_warnings(self, answer: HttpAnswer) -> None:
+        for line in answer.headers.all("Warning"):
             if self._warn and (warning := _WARNING.match(line)):
                 self._warn(re.sub(r"\\(.)", r"\1", warning["text"]))
 
-    async def _open_stream(self, path: str, query: Mapping[str, str | int]) -> aiohttp.ClientResponse:
-        url = self._url(path, query)
+    async def _open_stream(self, path: str, query: Mapping[str, str | int]) -> HttpAnswer:
+        target = self._target(path, query)
         for wait in (*BACKOFF, None):
-            response, payload = await self._attempt("GET", url, headers={"Accept": JSON}, body=None, stream=True)
-            if response.status < 300:
-                return response
-            await self._wait_or_raise("GET", response, payload, wait)
+            answer = await self._attempt("GET", target, headers={"Accept": JSON}, body=None, stream=True)
+            if answer.status < 300:
+                return answer
+            await self._wait_or_raise("GET", path, answer, wait)
         raise AssertionError(_LAST_ATTEMPT)
 
-    async def _wait_or_raise(
-        self, method: str, response: aiohttp.ClientResponse, payload: bytes, wait: float | None
-    ) -> None:
+    async def _wait_or_raise(self, method: str, path: str, answer: HttpAnswer, wait: float | None) -> None:
         """Return when a retry is allowed, else raise the server's error. A server that is too busy is waited for by the
         limiter, before any request is sent."""
-        code, status = response.status, self._status(response.status, payload, response.url.path)
-        error = self.status_error(code, status, response.headers)
+        code, status = answer.status, self._status(answer.status, answer.body, path)
+        error = self.status_error(code, status, answer.headers)
         retryable = code == 429 or (code == 503 and method == "GET")
         if wait is None or not retryable or not isinstance(error, errors.Unavailable) or error.retry_after > LONGEST_WAIT:
             raise error
-        if not _is_busy(code, status, response.headers):
+        if not _is_busy(code, status, answer.headers):
             await self._clock.sleep(wait)
 
-    def _record(self, method: str, response: aiohttp.ClientResponse, payload: bytes) -> None:
+    def _record(self, method: str, answer: HttpAnswer) -> None:
         """Tell the limiter how the server answered."""
-        code = response.status
-        if code in BUSY and _is_busy(code, status := self._status(code, payload), response.headers):
-            self.limiter.refused(method, code, _retry_after(status, response.headers))
+        code = answer.status
+        if code in BUSY and _is_busy(code, status := self._status(code, answer.body), answer.headers):
+            self.limiter.refused(method, code, _retry_after(status, answer.headers))
         else:
             self.limiter.answered(method, code)
 
     async def _attempt(
-        self, method: str, url: URL, *, headers: Mapping[str, str], body: bytes | None, stream: bool = False
-    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        self, method: str, target: str, *, headers: Mapping[str, str], body: bytes | None, stream: bool = False
+    ) -> HttpAnswer:
         """The server's answer, whatever its status; a read is retried when the connection breaks. The caller reads and closes
         a successful stream."""
         for wait in (*BACKOFF, None):
             try:
                 async with self.limiter.slot(counted=not stream):
-                    response = await self._send(method, url, headers, body, stream=stream)
-                    if stream and response.status < 300:
-                        self.limiter.answered(method, response.status)
-                        return response, b""
-                    async with response:
-                        payload = await response.read()
-                self._record(method, response, payload)
-                return response, payload
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    answer = await self._send(method, target, headers, body, stream=stream)
+                    if stream and answer.status < 300:
+                        self.limiter.answered(method, answer.status)
+                        return answer
+                    if stream:
+                        answer.body = await answer.read()
+                self._record(method, answer)
+                return answer
+            except OSError as error:
                 self.limiter.failed(method)
                 if method != "GET" or wait is None:
                     raise _connection_error(self.config.server, error) from error
@@ -207,45 +199,39 @@ class RestClient:
         raise AssertionError(_LAST_ATTEMPT)
 
     async def _send(
-        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, *, stream: bool
-    ) -> aiohttp.ClientResponse:
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, *, stream: bool
+    ) -> HttpAnswer:
         """One request; a second one when the server answers 401 and a newer credential can be had."""
         renewed = False
         while True:
             credential = await self.config.credential()
-            all_headers = self.config.headers_for(credential)
-            all_headers.update(headers)
-            response = await self._open_session().request(
-                method,
-                url,
-                data=io.BytesIO(body) if body and len(body) > LARGE_BODY else body,
-                headers=all_headers,
-                ssl=self.config.tls(credential) or True,
-                server_hostname=self.config.server_name or None,
-                proxy=self.config.proxy or None,
-                timeout=self._watch_timeout if stream else self._call_timeout,
-                allow_redirects=False,
-            )
-            if response.status != 401 or renewed or not await self.config.renew(credential):
-                return response
+            head = self._head(method, target, credential, headers, body)
+            answer = await self._pool.send(head, body or b"", self.config.tls(credential), stream=stream,
+                                           silence=None if stream else ANSWER_TIMEOUT)
+            if answer.status != 401 or renewed or not await self.config.renew(credential):
+                return answer
             renewed = True
-            response.release()
+            if stream:
+                await answer.read()
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, socket_factory=_keepalive_socket),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": self._user_agent},
-                # Compressing costs both sides more than a local network does.
-                skip_auto_headers=("Accept-Encoding", "Content-Type"),
-                middlewares=(_no_retry,),
-            )
-        return self._session
+    def _head(
+        self, method: str, target: str, credential: Credential, headers: Mapping[str, str], body: bytes | None
+    ) -> bytes:
+        """The first line and the headers of a request."""
+        if self._common is None or self._common[0] != credential:
+            # Nothing asks for compressed answers: they cost both sides more than a local network does.
+            self._common = credential, _fields([*self._pool.fixed_headers(), ("User-Agent", self._user_agent),
+                                                *self.config.headers_for(credential)])
+        length = b"Content-Length: %d\r\n" % len(body or b"") if body or method in WITH_BODY else b""
+        return b"%s %s HTTP/1.1\r\n%s%s%s\r\n" % (
+            method.encode(), target.encode(), self._common[1], _fields(headers.items()), length)
 
-    def _url(self, path: str, query: Mapping[str, str | int]) -> URL:
-        text = urlencode({key: value for key, value in query.items() if value != ""}, quote_via=quote)
-        return URL(f"{self.config.server}{path}{'?' + text if text else ''}", encoded=True)
+    def _target(self, path: str, query: Mapping[str, str | int] | None) -> str:
+        text = urlencode({key: value for key, value in query.items() if value != ""}, quote_via=quote) if query else ""
+        target = self._pool.target(f"{path}?{text}" if text else path)
+        if _NOT_IN_TARGET.search(target):
+            raise errors.BadRequest(f"{target!r} is not the path of a request: quote its spaces and control characters")
+        return target
 
     def _status(self, code: int, payload: bytes, path: str = "") -> Object:
         """The Status of an answer that is an error."""
@@ -272,58 +258,38 @@ def _is_busy(code: int, status: Object, headers: Mapping[str, str]) -> bool:
     return code == 429 or (code == 503 and _retry_after(status, headers) > 0)
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def _lines(answer: HttpAnswer, server: str) -> AsyncGenerator[bytes, None]:
     """The lines of a stream, however long, until it ends."""
     pending: list[bytes] = []
     try:
-        async for chunk in response.content.iter_any():
-            head, *rest = chunk.split(b"\n")
-            pending.append(head)
-            if not rest:
-                continue
-            *whole, tail = (b"".join(pending), *rest)
-            pending = [tail]
-            for line in whole:
-                if line.strip():
-                    yield line
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise _connection_error(str(response.url.origin()), error) from error
-    finally:
-        _abort(response)
+        async with contextlib.aclosing(answer.chunks()) as chunks:
+            async for chunk in chunks:
+                head, *rest = chunk.split(b"\n")
+                pending.append(head)
+                if not rest:
+                    continue
+                *whole, tail = (b"".join(pending), *rest)
+                pending = [tail]
+                for line in whole:
+                    if line.strip():
+                        yield line
+    except OSError as error:
+        raise _connection_error(server, error) from error
     if b"".join(pending).strip():
-        raise errors.Unavailable(f"{response.url.origin()} ended the watch in the middle of a change; watch again")
+        raise errors.Unavailable(f"{server} ended the watch in the middle of a change; watch again")
 
 
-def _abort(response: aiohttp.ClientResponse) -> None:
-    """Close the connection without a TLS shutdown, which would outlive the caller and is of no use to the server."""
-    connection = response.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.close()
+def _fields(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Headers as they are sent."""
+    lines = []
+    for name, value in headers:
+        if _UNSAFE.search(name) or _UNSAFE.search(value):
+            raise errors.BadRequest(f"the header {name!r} has a line break or a null character in it")
+        lines.append(f"{name}: {value}\r\n")
+    return "".join(lines).encode()
 
 
-async def _no_retry(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Without this, aiohttp repeats a PUT or DELETE whose connection broke. The first may have been executed, and the second
-    would then be answered with Conflict or NotFound because of our own write."""
-    try:
-        return await handler(request)
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise aiohttp.ClientConnectionError(str(error) or type(error).__name__) from error
-
-
-def _connection_error(server: str, error: Exception) -> errors.Unavailable:
-    root: BaseException = error  # the operating system's error, without aiohttp's description of its own objects
-    while root.__cause__ is not None:
-        root = root.__cause__
-    number = root.errno if isinstance(root, OSError) and not isinstance(root, ssl.SSLError) else None
-    reason = os.strerror(number) if number and number > 0 else str(root) or type(root).__name__
+def _connection_error(server: str, error: OSError) -> errors.Unavailable:
+    number = error.errno if not isinstance(error, ssl.SSLError) else None
+    reason = os.strerror(number) if number and number > 0 else str(error) or type(error).__name__
     return errors.Unavailable(f"{server} cannot be reached or broke off: {reason}")
-
-
-def _keepalive_socket(info: aiohttp.AddrInfoType) -> socket.socket:
-    new = socket.socket(info[0], info[1], info[2])
-    new.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE:
-        if hasattr(socket, name):
-            new.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return new

@@ -19,8 +19,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from multidict import CIMultiDict
-
 from outfitter import errors
 from outfitter.store.clock import Clock
 
@@ -67,17 +65,14 @@ class RestConfig:
     async def credential(self) -> Credential:
         return await self.login.current()
 
-    async def headers(self) -> CIMultiDict[str]:
-        """Authentication and impersonation headers; a multidict, because each group is a header of its own."""
-        return self.headers_for(await self.credential())
-
-    def headers_for(self, credential: Credential) -> CIMultiDict[str]:
-        headers = CIMultiDict(self.impersonate)
+    def headers_for(self, credential: Credential) -> list[tuple[str, str]]:
+        """Authentication and impersonation headers; each group is a header of its own."""
+        headers = list(self.impersonate)
         if credential.token:
-            headers["Authorization"] = f"Bearer {credential.token}"
+            headers.append(("Authorization", f"Bearer {credential.token}"))
         elif credential.username or credential.password:
             pair = f"{credential.username}:{credential.password}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+            headers.append(("Authorization", f"Basic {base64.b64encode(pair).decode()}"))
         return headers
 
     def tls(self, credential: Credential) -> ssl.SSLContext | None:
