@@ -36,6 +36,11 @@ class CountingStore(Memory):
             await action()
         return await super().get(kind, name, namespace)
 
+    async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
+        if kind == kinds.LEDGER_PAGE:
+            self.asked[f"create {kind.plural}"] += 1
+        return await super().create(kind, obj, dry_run=dry_run)
+
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         self.asked[f"update {kind.plural}"] += 1
         return await super().replace(kind, obj, subresource=subresource, dry_run=dry_run)
@@ -128,6 +133,10 @@ async def test_claims_and_slices_that_change_cost_no_request_while_all_is_booked
     async with running() as found:
         await found.store.patch(kinds.RESOURCE_CLAIM, "c3", {"metadata": {"labels": {"a": "b"}}}, "default")
         await found.rest()
+        assert found.looked_at == 0, "nothing that is booked depends on it"
+        await found.store.patch(kinds.RESOURCE_CLAIM, "c3", {"status": {"devices": [
+            {"driver": DRIVER, "pool": "host", "device": "d3"}]}}, "default", subresource="status")
+        await found.rest()
         assert found.looked_at == 1
         await found.store.patch(kinds.RESOURCE_SLICE, "host", {"spec": {"pool": {"generation": 2}}})
         await found.rest()
@@ -140,6 +149,33 @@ async def test_a_new_claim_costs_one_write_of_the_page() -> None:
         await found.put_claim(claim(CLAIMS))
         await found.rest()
         assert found.store.asked == {"update ledgerpages": 1}
+
+
+def on_other_host(number: int) -> Object:
+    made = claim(number)
+    made["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [
+        {"key": "metadata.name", "operator": "In", "values": ["other"]}]}]}
+    made["status"]["allocation"]["devices"]["results"][0]["pool"] = "other"
+    return made
+
+
+async def test_the_first_claim_of_a_host_costs_one_creation_of_its_page() -> None:
+    async with running() as found:
+        await found.put_claim(on_other_host(CLAIMS))
+        await found.rest()
+        assert len((await Memory.get(found.store, kinds.LEDGER_PAGE, "other"))["spec"]["bookings"]) == 1
+        assert found.store.asked == {"create ledgerpages": 1}
+
+
+async def test_a_page_that_another_process_created_is_booked_on() -> None:
+    """Its watch update has not come."""
+    async with running() as found:
+        await found.put_claim(on_other_host(CLAIMS))
+        await found.rest()
+        found.context.informers[kinds.LEDGER_PAGE].get = lambda key: None  # type: ignore[method-assign]
+        await found.put_claim(on_other_host(CLAIMS + 1))
+        await found.rest()
+        assert len((await Memory.get(found.store, kinds.LEDGER_PAGE, "other"))["spec"]["bookings"]) == 2
 
 
 async def test_a_stale_cache_books_all_the_same() -> None:

@@ -22,8 +22,9 @@ def limiter(clock: ManualClock) -> RequestLimiter:
 
 
 async def send(limiter: RequestLimiter, sent: list[int], number: int, *, watch: bool = False) -> None:
-    async with limiter.slot(counted=not watch):
-        sent.append(number)
+    await limiter.begin(counted=not watch)
+    sent.append(number)
+    limiter.end(counted=not watch)
 
 
 async def test_a_refusal_holds_back_every_request(limiter: RequestLimiter, clock: ManualClock) -> None:
@@ -86,11 +87,12 @@ async def test_no_more_requests_at_once_than_allowed(clock: ManualClock) -> None
 
     async def request() -> None:
         nonlocal running, most
-        async with limiter.slot():
-            running += 1
-            most = max(most, running)
-            await may_end.wait()
-            running -= 1
+        await limiter.begin()
+        running += 1
+        most = max(most, running)
+        await may_end.wait()
+        running -= 1
+        limiter.end()
 
     tasks = [asyncio.ensure_future(request()) for _ in range(7)]
     await settle()

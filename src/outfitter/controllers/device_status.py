@@ -299,6 +299,18 @@ def _listed(part: Object | None) -> set[tuple[DeviceId, bool, bool]]:
              flag_attribute(device, spec["driver"], LIVE_MIGRATABLE)) for device in spec.get("devices") or ()}
 
 
+def _read_of_pod(pod: Object) -> tuple[object, ...]:
+    """What `decide` and `LauncherPods` depend on: not whether its containers run."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    return (meta["uid"], meta.get("annotations"), meta.get("labels"), meta.get("ownerReferences"), pod["spec"],
+            status.get("resourceClaimStatuses"), status.get("extendedResourceClaimStatus"),
+            conditions.find(pod, "PodScheduled") is None)
+
+
+def _read_of_claim(claim: Object) -> tuple[object, ...]:
+    return claim["metadata"]["uid"], claim["spec"], claim.get("status")
+
+
 class DeviceStatus:
     """The controller: reads the cache, calls `decide`, writes one patch."""
 
@@ -317,8 +329,8 @@ class DeviceStatus:
         self._pending: dict[str, PendingReason] = {}
         self._pods.add_index("claim", pod_claims.claim_keys)
         enqueue_on_change(self._instances, self.queue, self._in_a_pod)
-        enqueue_on_change(self._pods, self.queue, instance_of)
-        enqueue_on_change(self._claims, self.queue, self._of_claim)
+        enqueue_on_change(self._pods, self.queue, instance_of, reads=_read_of_pod)
+        enqueue_on_change(self._claims, self.queue, self._of_claim, reads=_read_of_claim)
         self._claims.add_index("pool", _pools)
         self._instances.add_index("before its start", _before_start)
         enqueue_on_change(self._published.slices, self.queue, self._of_slice)

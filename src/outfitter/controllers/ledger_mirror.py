@@ -18,7 +18,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Page, bookings_by_claim, claim_keys, pool_page
 from outfitter.api.rejection import Rejection
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
-from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutOfService, Unsatisfiable
+from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, NotFound, OutOfService, Unsatisfiable
 from outfitter.ledger import book
 from outfitter.ledger.allocation_bookings import AllocationBookings, results_by_pool
 from outfitter.store.informer import key_of
@@ -40,14 +40,17 @@ class LedgerMirror:
         self._claims.add_index("page", _possible_pages)
         self._claims.add_index("driver and pool", lambda claim: {pool for pool, _ in results_by_pool(claim)})
         self._slices.add_index("driver and pool", _pool_of)
+        self._parsed_pages: dict[str, Page] = {}
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # page -> so that our own writes do not conflict
         self._bookings = AllocationBookings(lambda pool: self._slices.by("driver and pool", pool), self._booked_on)
         enqueue_on_change(self._slices, self.queue, lambda piece: [
             key_of(claim) for pool in _pool_of(piece) for claim in self._claims.by("driver and pool", pool)])
-        enqueue_on_change(self._claims, self.queue)
+        enqueue_on_change(self._claims, self.queue, reads=_identity_and_status)
         self._pages.on_change(self._page_changed)
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
+        if new is None and old is not None:
+            self._parsed_pages.pop(old["metadata"]["name"], None)
         before, after = bookings_by_claim(old), bookings_by_claim(new)
         for key in before.keys() | after.keys():
             if before.get(key) != after.get(key):
@@ -60,7 +63,7 @@ class LedgerMirror:
     async def reconcile(self, key: str) -> float | None:
         claim = self._claims.get(key)
         allocated = await self._allocated(claim) if claim else {}
-        for page in map(Page, self._pages.by("claim", key)):
+        for page in map(self._parsed, self._pages.by("claim", key)):
             async with self._locks[page.host]:
                 await self._drop(page, key, allocated.get(page.host, ()))
         for host, bookings in allocated.items():
@@ -77,16 +80,21 @@ class LedgerMirror:
         return None
 
     async def _book(self, host: str, bookings: tuple[Booking, ...]) -> None:
-        """On the page as it is cached; if that does not work, as it is stored."""
+        """On the page as it is cached, or on a new one; if that does not work, as it is stored."""
         limits, cached = self._bookings.limits(bookings), self._pages.get(host)
-        if cached is not None:
-            try:
-                self._keep(await book.book(self._store, host, bookings, limits=limits, known=Page(cached)))
-            except (AlreadyHeld, Conflict, NotFound, OutOfService, Unsatisfiable):
-                pass  # the cache may be late
-            else:
-                return
-        self._keep(await book.book(self._store, host, bookings, limits=limits))
+        known = self._parsed(cached) if cached is not None else Page(Page.blank(host))
+        try:
+            written = await book.book(self._store, host, bookings, limits=limits, known=known)
+        except (AlreadyExists, AlreadyHeld, Conflict, NotFound, OutOfService, Unsatisfiable):  # the cache may be late
+            written = await book.book(self._store, host, bookings, limits=limits)
+        self._keep(written)
+
+    def _parsed(self, cached: Object) -> Page:
+        """A cached page, parsed once for each of its versions."""
+        name = cached["metadata"]["name"]
+        if (known := self._parsed_pages.get(name)) is None or known.object is not cached:
+            self._parsed_pages[name] = known = Page(cached)
+        return known
 
     def _keep(self, written: Object | None) -> None:
         if written is not None:
@@ -119,11 +127,15 @@ class LedgerMirror:
 
     def _is_booked(self, page: str, bookings: tuple[Booking, ...]) -> bool:
         cached = self._pages.get(page)
-        return cached is not None and {each.key for each in bookings} <= {each.key for each in Page(cached).bookings}
+        return cached is not None and {each.key for each in bookings} <= {each.key for each in self._parsed(cached).bookings}
 
     def _booked_on(self, claim: Object, device: DeviceId) -> str | None:
-        return next((page.host for page in map(Page, self._pages.by("claim", key_of(claim)))
+        return next((page.host for page in map(self._parsed, self._pages.by("claim", key_of(claim)))
                      if any(booking.device == device for booking in page.of(claim["metadata"]["uid"]))), None)
+
+
+def _identity_and_status(claim: Object) -> tuple[str, object]:
+    return claim["metadata"]["uid"], claim.get("status")
 
 
 def _pool_of(piece: Object) -> list[str]:

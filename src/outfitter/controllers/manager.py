@@ -93,13 +93,18 @@ class Controller(Protocol):
 
 
 def enqueue_on_change(
-    informer: Informer[Object], queue: WorkQueue, keys: Callable[[Object], Sequence[str]] | None = None
+    informer: Informer[Object], queue: WorkQueue, keys: Callable[[Object], Sequence[str]] | None = None,
+    reads: Callable[[Object], object] | None = None,
 ) -> None:
-    """Every change of an object puts its key, or the keys it maps to, into the queue."""
+    """Every change of an object puts its key, or the keys it maps to, into the queue. `reads`: the part of an object that the
+    controller reads; a change of nothing in it is skipped."""
     keys = keys or (lambda obj: [key_of(obj)])
 
     def changed(old: Object | None, new: Object | None) -> None:
-        for key in dict.fromkeys([*(keys(old) if old else ()), *(keys(new) if new else ())]):
+        if reads is not None and old is not None and new is not None and reads(old) == reads(new):
+            return
+        before, after = keys(old) if old else (), keys(new) if new else ()
+        for key in after if not before or before == after else dict.fromkeys([*before, *after]):
             queue.add(key)
 
     informer.on_change(changed)

@@ -144,8 +144,8 @@ class NicHotplug:
         self._vmis, self._kubevirts = context.informer(kinds.VMI), context.informer(kinds.KUBEVIRT)
         self._pods = LauncherPods(context.informer(kinds.POD))
         self._done: dict[str, list[tuple[str, str]]] = {}  # key -> events about NICs that came and went
-        enqueue_on_change(self._vmis, self.queue)
-        enqueue_on_change(context.informer(kinds.POD), self.queue, instance_of)
+        enqueue_on_change(self._vmis, self.queue, lambda vmi: [key_of(vmi)] if _runs(vmi) else [])
+        enqueue_on_change(context.informer(kinds.POD), self.queue, lambda pod: instance_of(pod) if _runs(pod) else [])
         enqueue_on_change(self._kubevirts, self.queue, self._waiting)
         self._vmis.on_change(self._changed)
 
@@ -184,6 +184,11 @@ class NicHotplug:
         new = next((each for each in decision.conditions or () if each["type"] == REQUIRED), None)
         if new is not None and new["status"] == "True" and not conditions.is_true(vmi, REQUIRED):
             await self._context.events.normal(vmi, ASKED, str(new.get("message")))
+
+
+def _runs(vmi_or_pod: Object) -> bool:
+    """Before it runs there is nothing to plug, and it is a watch update that it does."""
+    return bool((vmi_or_pod.get("status") or {}).get("phase") == "Running")
 
 
 def plugged_and_unplugged(old: Object, new: Object) -> list[tuple[str, str]]:

@@ -71,7 +71,7 @@ class VmController:
         now = self._context.clock.now()
         act = vm_run_strategy.decide(vm, instance, now)
         if act.do != "nothing" or act.requests != tuple(_noted(vm)):
-            vm = await self._as_stored(vm)
+            vm = (await self._starting(vm, act) if found is None else None) or await self._as_stored(vm)
             act = vm_run_strategy.decide(vm, None, now)
             if found is not None or act.do != "create":  # else: of a VMI that is not here yet, its creation learns
                 found = await self._stored_instance(vm)
@@ -138,6 +138,18 @@ class VmController:
         if stored["metadata"]["uid"] != meta["uid"]:
             raise NotFound(f"virtualmachine {meta['namespace']}/{meta['name']} is another one by now")
         return stored
+
+    async def _starting(self, vm: Object, act: vm_run_strategy.RunDecision) -> Object | None:
+        """The VM with the status of one that starts, written before its VMI is created: that it can be written at the revision
+        that is cached shows, with the same request, that nothing is newer in the store. Conflict: something is. None: where
+        the status may be written only after the creation, or has it already, or the creation failed before."""
+        if act.do != "create" or act.requests or _noted(vm) or not vm_run_strategy.always_runs(vm) \
+                or vm_claim_templates.entries(vm) or conditions.find(vm, "Failure") is not None:
+            return None
+        status = self._status(vm, None, act, "", NOTHING)
+        status["runStrategy"] = vm_run_strategy.strategy_taken_up(vm, None, act, failed=False)
+        change = {key: value for key, value in status.items() if (vm.get("status") or {}).get(key) != value}
+        return await self._context.patch_status(kinds.VM, vm, change) if change else None
 
     async def _stored_instance(self, vm: Object) -> Object | None:
         """The VMI of its name, for the same reason: it may be gone, or new."""

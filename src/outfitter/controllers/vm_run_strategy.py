@@ -90,6 +90,11 @@ def _starts_by_itself(vm: Mapping[str, Any], how: str) -> bool:
     return how == "Always" or (how in ("RerunOnFailure", "Once") and (vm.get("status") or {}).get("runStrategy") != how)
 
 
+def always_runs(vm: Mapping[str, Any]) -> bool:
+    """Whether it runs again whatever its status says, so that nothing depends on when that is written."""
+    return vm_api.run_strategy(vm) == "Always"
+
+
 def strategy_taken_up(
     vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: RunDecision, *, failed: bool
 ) -> str | None:

@@ -65,10 +65,15 @@ class WorkloadUpdate:
         self._pods.add_index("target of", lambda pod: [uid] if (uid := migration.job_uid(pod)) else [])
         self._one_at_a_time = asyncio.Lock()  # the slots are counted and taken in one step
         self._waiters: set[str] = set()  # keys of VMIs that wait for a slot
-        enqueue_on_change(self._vmis, self.queue)
+        enqueue_on_change(self._vmis, self.queue, self._may_migrate)
         self._jobs.on_change(self._job_changed)
         enqueue_on_change(self._pods, self.queue, lambda pod: instance_of(pod) if migration.job_uid(pod) else [])
         enqueue_on_change(self._kubevirts, self.queue, lambda _: self._required())
+
+    def _may_migrate(self, vmi: Object) -> list[str]:
+        """A VMI that is to migrate, or that has migrations. Of others there is nothing to decide."""
+        key = key_of(vmi)
+        return [key] if conditions.is_true(vmi, automatic_migration.REQUIRED) or self._jobs.by("vmi", key) else []
 
     def _required(self) -> list[str]:
         return [key_of(vmi) for vmi in self._vmis.by("migration required", "yes")]

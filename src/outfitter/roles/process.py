@@ -69,7 +69,8 @@ class RoleProcess:
         from outfitter.store.kube import Kube  # noqa: PLC0415
 
         access = kubeconfig.load(self.settings.kubeconfig, clock=self.clock)
-        store = Kube(access, clock=self.clock, user_agent=f"outfitter-{self.role.name}/{outfitter.__version__}", warn=warn)
+        store = Kube(access, clock=self.clock, user_agent=f"outfitter-{self.role.name}/{outfitter.__version__}", warn=warn,
+                     managed_fields=False)
         try:
             yield store
         finally:

@@ -69,7 +69,8 @@ class ManualClock:
 
 def rfc3339(moment: datetime) -> str:
     """As Kubernetes writes times: whole seconds, "2026-01-01T00:00:00Z"."""
-    return moment.astimezone(UTC).isoformat(timespec="seconds")[:19] + "Z"  # a third of the time that strftime takes
+    in_utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return in_utc.isoformat()[:19] + "Z"  # a third of the time that strftime takes
 
 
 def rfc3339_micro(moment: datetime) -> str:

@@ -277,12 +277,7 @@ class Informer(Generic[T]):
         new, index_values = self._parse(key, obj, old)
         if old is None and new is None and obj is None and was_unreadable is not None:
             old = self._last_readable_part(was_unreadable)  # handlers did not see it, or saw it go; now it is gone
-        for name, values in self._index_values.pop(key, {}).items():
-            table = self._indexed[name]
-            for value in values:
-                table[value].pop(key, None)
-                if not table[value]:
-                    del table[value]
+        self._drop_from_indexes(key, index_values)
         self._versions.pop(key, None)
         self._uids.pop(key, None)
         if obj is not None:
@@ -306,6 +301,15 @@ class Informer(Generic[T]):
                 handler(old, new)
             except Exception:
                 log.exception("%s %s: a change handler failed", self.kind.resource, key)
+
+    def _drop_from_indexes(self, key: str, wanted: Mapping[str, frozenset[str]]) -> None:
+        """Where an object was and will not be."""
+        for name, values in self._index_values.pop(key, {}).items():
+            table = self._indexed[name]
+            for value in values - wanted[name] if name in wanted else values:
+                table[value].pop(key, None)
+                if not table[value]:
+                    del table[value]
 
     def _parse(self, key: str, obj: Object | None, old: T | None) -> tuple[T | None, dict[str, frozenset[str]]]:
         """The object as `view` shows it, and its values per index. An object that cannot be parsed (a cluster may hold anything

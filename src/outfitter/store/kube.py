@@ -15,10 +15,10 @@ from urllib.parse import quote
 import outfitter
 from outfitter import errors
 from outfitter.api.kinds import Kind, Object
-from outfitter.store import base
+from outfitter.store import base, object_decoder
 from outfitter.store.clock import Clock
 from outfitter.store.request_limiter import RequestLimiter
-from outfitter.store.rest_client import RestClient
+from outfitter.store.rest_client import Decode, RestClient
 from outfitter.store.rest_config import RestConfig
 
 log = logging.getLogger(__name__)
@@ -46,20 +46,23 @@ class Kube:
         field_validation: str = "",
         warn: Callable[[str], None] | None = None,
         limiter: RequestLimiter | None = None,
+        managed_fields: bool = True,
     ) -> None:
         """`field_validation` is what the server does about unknown fields in a write (Strict, Warn, Ignore); `warn` receives
-        the server's warnings. `limiter`: shared with other clients of the server."""
+        the server's warnings. `limiter`: shared with other clients of the server. `managed_fields`: whether objects of the most
+        frequent kinds have their managedFields (`object_decoder`)."""
         self.limiter = limiter or RequestLimiter(clock)
         self._client = RestClient(access, self.limiter, clock=clock, user_agent=user_agent, warn=warn)
         self._validation = {"fieldValidation": field_validation}
         self._streams_lists = True  # as far as is known of the server
+        self._shortened = frozenset[Kind]() if managed_fields else object_decoder.KINDS
 
     @property
     def access(self) -> RestConfig:
         return self._client.config
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
-        return await self._client.request("GET", _path_of(kind, namespace, name))
+        return await self._client.request("GET", _path_of(kind, namespace, name), decode=self._decode(kind))
 
     async def list(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0, continue_: str = ""
@@ -77,7 +80,8 @@ class Kube:
 
     async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
         path = _path(kind, _namespace(kind, obj))
-        return await self._client.request("POST", path, {**self._validation, **_dry(dry_run)}, _whole(kind, obj))
+        return await self._client.request("POST", path, {**self._validation, **_dry(dry_run)}, _whole(kind, obj),
+                                          decode=self._decode(kind))
 
     async def create_unsynced(self, kind: Kind, obj: Object) -> None:
         await self.create(kind, obj)
@@ -87,7 +91,8 @@ class Kube:
         if not name:
             _missing(kind, "metadata.name", "name the object to replace")
         path = _path_of(kind, _namespace(kind, obj), name, subresource)
-        return await self._client.request("PUT", path, {**self._validation, **_dry(dry_run)}, _whole(kind, obj))
+        return await self._client.request("PUT", path, {**self._validation, **_dry(dry_run)}, _whole(kind, obj),
+                                          decode=self._decode(kind))
 
     async def patch(
         self,
@@ -101,7 +106,8 @@ class Kube:
         dry_run: bool = False,
     ) -> Object:
         path = _path_of(kind, namespace, name, subresource)
-        return await self._client.request("PATCH", path, {**self._validation, **_dry(dry_run)}, patch, PATCHES[how])
+        return await self._client.request("PATCH", path, {**self._validation, **_dry(dry_run)}, patch, PATCHES[how],
+                                          decode=self._decode(kind))
 
     async def apply(self, kind: Kind, obj: Object, *, field_manager: str, dry_run: bool = False) -> Object:
         """Server-side apply: the fields of `obj` become as written, and belong to `field_manager`; fields of others stay."""
@@ -111,7 +117,7 @@ class Kube:
 
     async def call_subresource(self, kind: Kind, name: str, action: str, options: Object, namespace: str = "") -> None:
         """PUT to a subresource that performs an action (start, pause); the answer is ignored."""
-        await self._client.request("PUT", _path_of(kind, namespace, name, action), body=options, may_be_empty=True)
+        await self._client.request("PUT", _path_of(kind, namespace, name, action), body=options, decode=lambda _: {})
 
     async def delete(
         self,
@@ -202,8 +208,12 @@ class Kube:
     async def close(self) -> None:
         await self._client.close()
 
+    def _decode(self, kind: Kind) -> Decode:
+        return object_decoder.decode_object if kind in self._shortened else object_decoder.decode
+
     def _event(self, kind: Kind, line: bytes) -> base.Event:
-        event = self._client.decode(line)
+        shortened = kind in self._shortened
+        event = self._client.decode(line, object_decoder.decode_event if shortened else object_decoder.decode)
         obj, type_ = event.get("object") or {}, event.get("type")
         if type_ == "ERROR":
             raise self._client.status_error(int(obj.get("code") or 500), obj, {})

@@ -11,10 +11,9 @@ wait."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from outfitter.store.clock import Clock
 
@@ -47,25 +46,32 @@ class RequestLimiter:
         """Seconds for which nothing is sent."""
         return max(0.0, self._until - self._clock.monotonic())
 
-    @contextlib.asynccontextmanager
-    async def slot(self, *, counted: bool = True) -> AsyncIterator[None]:
-        """Wait until a request may be sent. `counted`: it is one of those that run at once."""
+    async def begin(self, *, counted: bool = True) -> None:
+        """Wait until a request may be sent. `counted`: it is one of those that run at once, until `end`."""
         if counted:
-            await self._take()
-        try:
-            await self._hold_back()
-            yield
-        finally:
-            if counted:
-                self._open -= 1
+            if self._open >= self.limit:
+                await self._wait_for_slot()
+            self._open += 1
+        if self._until:
+            try:
+                await self._hold_back()
+            except BaseException:
+                self.end(counted=counted)
+                raise
+
+    def end(self, *, counted: bool = True) -> None:
+        if counted:
+            self._open -= 1
+            if self._waiting:
                 self._wake()
 
     def answered(self, method: str, code: int) -> None:
         """The server did what was asked, or refused it for a reason of its own (a conflict)."""
         self.requests[str(code), method] += 1
         self._refusals = 0
-        self._limit = min(float(self._most), self._limit + 1 / self._limit)
-        self._wake()
+        if self._limit < self._most:
+            self._limit = min(float(self._most), self._limit + 1 / self._limit)
+            self._wake()
 
     def failed(self, method: str) -> None:
         """No answer."""
@@ -87,7 +93,7 @@ class RequestLimiter:
             self.held_back += wait
             await self._clock.sleep(wait)
 
-    async def _take(self) -> None:
+    async def _wait_for_slot(self) -> None:
         while self._open >= self.limit:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
@@ -97,7 +103,6 @@ class RequestLimiter:
                 if waiter.done() and not waiter.cancelled():
                     self._wake()
                 raise
-        self._open += 1
 
     def _wake(self) -> None:
         free = self.limit - self._open

@@ -19,6 +19,7 @@ import msgspec
 
 from outfitter import errors
 from outfitter.api.kinds import Object
+from outfitter.store import object_decoder
 from outfitter.store.clock import Clock
 from outfitter.store.http.http_connection import HttpAnswer
 from outfitter.store.http.http_pool import HttpPool
@@ -29,6 +30,7 @@ BACKOFF = (0.1, 0.4, 1.6)  # seconds before each retry
 ANSWER_TIMEOUT = 75.0  # seconds without a byte; the server itself gives up on a request after 60
 WITH_BODY = ("POST", "PUT", "PATCH")  # methods whose requests name the length of their body, be it 0
 
+Decode = Callable[[bytes], Object]  # raises msgspec.DecodeError
 JSON = "application/json"
 BUSY = (429, 503)
 NO_PATH = b"404 page not found"  # of kube-apiserver, for a group or version that it does not have
@@ -72,9 +74,9 @@ class RestClient:
         content: str = JSON,
         *,
         accept: str = JSON,
-        may_be_empty: bool = False,
+        decode: Decode = object_decoder.decode,
     ) -> Object:
-        """The object that the server answers. `may_be_empty`: a success without a body is returned as {}."""
+        """The object that the server answers."""
         headers = {"Accept": accept}
         data = None
         if body is not None:
@@ -86,7 +88,7 @@ class RestClient:
             if self._warn is not None:
                 self._report_warnings(answer)
             if answer.status < 300:
-                return self.decode(answer.body) if answer.body or not may_be_empty else {}
+                return self.decode(answer.body, decode)
             await self._wait_or_raise(method, path, answer, wait)
         raise AssertionError(_LAST_ATTEMPT)
 
@@ -111,9 +113,9 @@ class RestClient:
     async def close(self) -> None:
         await self._pool.close()
 
-    def decode(self, payload: bytes) -> Object:
+    def decode(self, payload: bytes, decode: Decode = object_decoder.decode) -> Object:
         try:
-            return msgspec.json.decode(payload, type=dict)
+            return decode(payload)
         except msgspec.DecodeError as error:
             raise errors.Unavailable(
                 f"{self.config.server} answered something that is not a Kubernetes object ({error}):"
@@ -182,13 +184,16 @@ class RestClient:
         a successful stream."""
         for wait in (*BACKOFF, None):
             try:
-                async with self.limiter.slot(counted=not stream):
+                await self.limiter.begin(counted=not stream)
+                try:
                     answer = await self._send(method, target, headers, body, stream=stream)
                     if stream and answer.status < 300:
                         self.limiter.answered(method, answer.status)
                         return answer
                     if stream:
                         answer.body = await answer.read()
+                finally:
+                    self.limiter.end(counted=not stream)
                 self._record(method, answer)
                 return answer
             except OSError as error:
@@ -238,7 +243,7 @@ class RestClient:
         if code == 404 and payload.strip() == NO_PATH and (api := _API.match(path)):
             return {"message": f"{self.config.server} does not serve {api[1]}: outfit doctor says what this cluster lacks"}
         try:
-            status = msgspec.json.decode(payload, type=dict)
+            status = object_decoder.decode(payload)
         except msgspec.DecodeError:
             status = {}
         if status.get("kind") != "Status":  # the answer of a proxy, or of a server that is not Kubernetes
