@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-OTHERS = ("outfitter.up", "outfitter.app", "outfitter.install", "outfitter.doctor", "libvirt", "lxml")  # no role has these
+OTHERS = ("outfitter.up", "outfitter.app", "outfitter.install", "outfitter.doctor", "libvirt", "lxml", "aiohttp")  # no role
 SERVED = ("uvicorn", "outfitter.apiserver")  # a web server: also for --health-address, when it is set
 NOT_IMPORTED = {
     "controller": (*OTHERS, *SERVED, "grpc", "cryptography", "outfitter.cel.evaluator", "outfitter.node", "outfitter.launcher",
                    "outfitter.webhook", "outfitter.controllers.embedded"),
     "webhook": (*OTHERS, "grpc", "outfitter.cel.evaluator", "outfitter.node", "outfitter.launcher", "outfitter.controllers"),
     "node": (*OTHERS, *SERVED, "grpc", "cryptography", "outfitter.cel.evaluator", "outfitter.scheduling", "outfitter.webhook"),
-    "launcher": (*OTHERS, *SERVED, "grpc", "cryptography", "aiohttp", "outfitter.cel.evaluator", "outfitter.node",
+    "launcher": (*OTHERS, *SERVED, "grpc", "cryptography", "outfitter.cel.evaluator", "outfitter.node",
                  "outfitter.scheduling", "outfitter.controllers", "outfitter.ledger", "outfitter.webhook",
                  "outfitter.store.kube"),
 }

@@ -165,7 +165,7 @@ class VmController:
             return _in_the_way(vm)
         if act.do == "create":
             try:
-                made = await self._store.create(kinds.VMI, instance_for(vm, paused=act.paused))
+                made = await self._context.create(kinds.VMI, instance_for(vm, paused=act.paused))
             except AlreadyExists:  # a VMI whose watch update is on the way
                 return await self._stranger(vm)
             except (Invalid, Forbidden) as error:

@@ -285,7 +285,7 @@ class FileLogin:
 
     def __call__(self) -> bytes:
         try:
-            stat = os.stat(self._path)  # noqa: PTH116  # before every request: half the time of Path.stat
+            stat = os.stat(self._path)  # before every request: half the time of Path.stat
             stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
             if stamp != self._stamp:
                 self._content = self._path.read_bytes()
