@@ -23,7 +23,8 @@ class RecordingStore(Memory):
     atomic = False  # as a cluster's
 
     def __init__(self) -> None:
-        super().__init__(clock=ManualClock())
+        self.time = ManualClock()
+        super().__init__(clock=self.time)
         self.asked: list[str] = []
         self.refuses = False  # VMIs
 
@@ -107,12 +108,12 @@ async def test_a_start_that_is_refused_is_reported_once() -> None:
         assert failure["message"] == "exceeded quota"
         found.store.asked.clear()
         for _ in range(3):
-            found.store.clock.advance(LOOK_AGAIN + 1)
+            found.store.time.advance(LOOK_AGAIN + 1)
             await found.rest()
         assert found.store.asked.count("create virtualmachineinstances") == 3
         assert "patch virtualmachines/status" not in found.store.asked, "the condition does not come and go"
         found.store.refuses = False
-        found.store.clock.advance(LOOK_AGAIN + 1)
+        found.store.time.advance(LOOK_AGAIN + 1)
         await found.rest()
         assert conditions.find({"status": await found.status()}, "Failure") is None
 

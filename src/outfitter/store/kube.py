@@ -15,8 +15,9 @@ from urllib.parse import quote
 import outfitter
 from outfitter import errors
 from outfitter.api.kinds import Kind, Object
-from outfitter.store import base, object_decoder
+from outfitter.store import base
 from outfitter.store.clock import Clock
+from outfitter.store.http import object_decoder
 from outfitter.store.request_limiter import RequestLimiter
 from outfitter.store.rest_client import Decode, RestClient
 from outfitter.store.rest_config import RestConfig

@@ -19,9 +19,9 @@ import msgspec
 
 from outfitter import errors
 from outfitter.api.kinds import Object
-from outfitter.store import object_decoder
 from outfitter.store.clock import Clock
-from outfitter.store.http.http_connection import HttpAnswer
+from outfitter.store.http import object_decoder
+from outfitter.store.http.client_connection import HttpAnswer
 from outfitter.store.http.http_pool import HttpPool
 from outfitter.store.request_limiter import LONGEST_WAIT, RequestLimiter
 from outfitter.store.rest_config import Credential, RestConfig

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from outfitter.store import pki
-from outfitter.store.http import http_connection, http_pool
-from outfitter.store.http.http_connection import HttpAnswer
+from outfitter.store.http import client_connection, http_pool
+from outfitter.store.http.client_connection import HttpAnswer
 from outfitter.store.http.http_pool import HttpPool
 
 BEGIN = datetime.now(UTC) - timedelta(hours=1)
@@ -296,7 +296,7 @@ async def test_an_answer_before_the_whole_body_was_sent() -> None:
 
 
 async def test_a_stream_is_read_no_faster_than_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "MOST_BUFFERED", 1000)
+    monkeypatch.setattr(client_connection, "MOST_BUFFERED", 1000)
     total, sent = 400, 0
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

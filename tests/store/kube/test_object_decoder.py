@@ -11,7 +11,8 @@ from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.validate.shapes import SHAPES
-from outfitter.store import kube, object_decoder
+from outfitter.store import kube
+from outfitter.store.http import object_decoder
 from tests.store.kube.simulated_server import (
     Impatient,
     SimulatedServer,

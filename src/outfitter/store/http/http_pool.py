@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from outfitter.store.http.http_connection import HttpAnswer, HttpConnection
+from outfitter.store.http.client_connection import ClientConnection, HttpAnswer
 
 CONNECT_TIMEOUT = 10.0  # seconds, with TLS
 KEPT_IDLE = 15.0  # seconds for which a connection without a request stays open
@@ -57,8 +57,8 @@ class HttpPool:
         self.server = Endpoint.of(server)
         self._proxy = Endpoint.of(proxy) if proxy else None
         self._server_name = server_name or self.server.host
-        self._idle: list[tuple[float, HttpConnection]] = []  # since when; the one that was used last at the end
-        self._contexts: dict[HttpConnection, ssl.SSLContext | None] = {}  # of all that are open
+        self._idle: list[tuple[float, ClientConnection]] = []  # since when; the one that was used last at the end
+        self._contexts: dict[ClientConnection, ssl.SSLContext | None] = {}  # of all that are open
         self._timer: asyncio.TimerHandle | None = None
         self._forwarded = self._proxy is not None and self.server.scheme == "http"
 
@@ -96,7 +96,7 @@ class HttpPool:
         """How many connections wait for a request."""
         return sum(connection.is_reusable for _, connection in self._idle)
 
-    def _take(self, context: ssl.SSLContext | None) -> HttpConnection | None:
+    def _take(self, context: ssl.SSLContext | None) -> ClientConnection | None:
         while self._idle:
             _, connection = self._idle.pop()
             if connection.is_reusable and self._contexts.get(connection) is context:
@@ -104,7 +104,7 @@ class HttpPool:
             connection.abort()  # also those of a certificate that was replaced
         return None
 
-    def _released(self, connection: HttpConnection) -> None:
+    def _released(self, connection: ClientConnection) -> None:
         if connection not in self._contexts:  # the pool was closed
             connection.abort()
             return
@@ -125,8 +125,8 @@ class HttpPool:
 
     # -- opening
 
-    async def _open(self, context: ssl.SSLContext | None) -> HttpConnection:
-        connection = HttpConnection(self._released, self._lost)
+    async def _open(self, context: ssl.SSLContext | None) -> ClientConnection:
+        connection = ClientConnection(self._released, self._lost)
         self._contexts[connection] = context
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -144,7 +144,7 @@ class HttpPool:
             raise
         return connection
 
-    def _lost(self, connection: HttpConnection) -> None:
+    def _lost(self, connection: ClientConnection) -> None:
         self._contexts.pop(connection, None)
 
     async def _connect(
@@ -159,7 +159,7 @@ class HttpPool:
             raise
         return transport
 
-    async def _tunnel(self, connection: HttpConnection, proxy: Endpoint, context: ssl.SSLContext | None) -> None:
+    async def _tunnel(self, connection: ClientConnection, proxy: Endpoint, context: ssl.SSLContext | None) -> None:
         """TLS to the server through a proxy."""
         loop, tunnel = asyncio.get_running_loop(), _TunnelProtocol()
         transport = await self._connect(tunnel, proxy, _proxy_context(proxy, context), proxy.host)

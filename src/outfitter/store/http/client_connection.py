@@ -49,7 +49,7 @@ class HttpAnswer:
 
     __slots__ = ("_connection", "_fields", "_headers", "body", "status")
 
-    def __init__(self, connection: HttpConnection, status: int, fields: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, connection: ClientConnection, status: int, fields: list[tuple[bytes, bytes]]) -> None:
         self._connection, self._fields = connection, fields
         self._headers: HttpHeaders | None = None
         self.status = status
@@ -78,11 +78,11 @@ class _Decoder(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """`released` is called with the connection when an answer is over and the next request may be sent, `lost` when it is
     closed."""
 
-    def __init__(self, released: Callable[[HttpConnection], None], lost: Callable[[HttpConnection], None]) -> None:
+    def __init__(self, released: Callable[[ClientConnection], None], lost: Callable[[ClientConnection], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._released, self._lost = released, lost
         self._transport: asyncio.Transport | None = None
