@@ -160,7 +160,7 @@ class ClusterRoles:
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
         token = json.loads(self.cluster.request("POST", path, request))["status"]["token"]
         ca = (self.cluster.folder / "pki" / "ca.crt").read_bytes()
-        file = self.folder / f"{account}.kubeconfig"
+        file = self.folder / f"{pod['name'] if pod else account}.kubeconfig"
         pki.save_private(file, json.dumps(pki.kubeconfig(self.cluster.server, ca=ca, token=token)).encode())
         return file
 

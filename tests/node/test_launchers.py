@@ -20,6 +20,7 @@ from outfitter.api.launcher import launcher_protocol as protocol
 from outfitter.api.launcher.launcher_protocol import StartVmi
 from outfitter.errors import HypervisorAway, HypervisorError, OutfitterError
 from outfitter.launcher.pod.container import Container
+from outfitter.launcher.pod.migration_channels import MigrationChannels
 from outfitter.launcher.pod.server import MAX_CONNECTIONS, LauncherServer
 from outfitter.launcher.pod.vm_launcher import VmLauncher
 from outfitter.launcher.simulated import Simulated
@@ -27,7 +28,7 @@ from outfitter.node.launchers import Launchers
 from tests.launcher.pod.launcher_process import UID, PodFolder, vmi
 
 OTHER = "4b20d080-1b54-4048-85b3-a6a62d165c01"
-HELLO = {"hello": {"version": "1.0"}}
+HELLO = {"hello": {"version": "1.1"}}
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ async def agent(pod: PodFolder) -> AsyncIterator[Launchers]:
 
 @asynccontextmanager
 async def served(pod: PodFolder, hypervisor: Simulated | None = None) -> AsyncIterator[VmLauncher]:
-    launcher = VmLauncher(hypervisor or Simulated(), Container(pod.root))
+    launcher = VmLauncher(hypervisor or Simulated(), Container(pod.root), MigrationChannels(pod.sockets, "qemu:///session"))
     server = LauncherServer(launcher, pod.socket, hello_patience=0.2)
     await server.start()
     try:
@@ -120,10 +121,10 @@ async def test_another_user_may_not_connect(pod: PodFolder) -> None:
     pytest.param([b"{"], "outfitter.bad_request", id="no JSON"),
     pytest.param([b'{"id":1,"method":"state"}'], "outfitter.bad_request", id="no hello"),
     pytest.param([b'{"hello":{"version":"2.0"}}'], "outfitter.hypervisor.away", id="another major version"),
-    pytest.param([b'{"hello":{"version":"1.3"}}'], "outfitter.hypervisor.away", id="two minor versions ahead"),
+    pytest.param([b'{"hello":{"version":"1.4"}}'], "outfitter.hypervisor.away", id="two minor versions ahead"),
     pytest.param([b'{"hello":{"version":"one"}}'], "outfitter.hypervisor.away", id="no version"),
-    pytest.param([b'{"hello":{"version":"1.0"}}', b"x" * (protocol.MAX_MESSAGE + 2)], "outfitter.bad_request", id="too long"),
-    pytest.param([b'{"hello":{"version":"1.0"}}', b'{"id":"one"}'], "outfitter.bad_request", id="an id that is no number"),
+    pytest.param([b'{"hello":{"version":"1.1"}}', b"x" * (protocol.MAX_MESSAGE + 2)], "outfitter.bad_request", id="too long"),
+    pytest.param([b'{"hello":{"version":"1.1"}}', b'{"id":"one"}'], "outfitter.bad_request", id="an id that is no number"),
 ])
 async def test_a_peer_that_does_not_keep_to_the_protocol_is_told_and_disconnected(
     pod: PodFolder, lines: list[bytes], code: str
@@ -140,11 +141,11 @@ async def test_a_peer_that_says_nothing_is_disconnected(pod: PodFolder) -> None:
 async def test_one_minor_version_of_skew_is_accepted_and_what_is_not_known_ignored(pod: PodFolder) -> None:
     async with served(pod):
         reader, writer = await asyncio.open_unix_connection(pod.socket)
-        writer.write(b'{"hello":{"version":"1.2","mood":"good"}}\n{"id":7,"method":"state","params":{"more":1},"trace":"x"}\n'
+        writer.write(b'{"hello":{"version":"1.3","mood":"good"}}\n{"id":7,"method":"state","params":{"more":1},"trace":"x"}\n'
                      b'{"id":8,"method":"teleport"}\n{"id":9,"method":"pause","params":{"uid":"x"}}\n')
         answers = [json.loads(await reader.readline()) for _ in range(4)]
         writer.close()
-    assert answers[:2] == [{"hello": {"version": "1.1"}}, {"id": 7, "result": {}}]
+    assert answers[:2] == [{"hello": {"version": "1.2"}}, {"id": 7, "result": {}}]
     assert [(answer["id"], answer["error"]["code"]) for answer in answers[2:]] == [
         (8, "outfitter.bad_request"), (9, "outfitter.hypervisor.rejected")]
 
@@ -154,7 +155,7 @@ async def test_connections_are_limited(pod: PodFolder) -> None:
         opened = []
         for _ in range(MAX_CONNECTIONS):
             reader, writer = await asyncio.open_unix_connection(pod.socket)
-            writer.write(b'{"hello":{"version":"1.0"}}\n')
+            writer.write(b'{"hello":{"version":"1.1"}}\n')
             assert await reader.readline()
             opened.append(writer)
         reader, writer = await asyncio.open_unix_connection(pod.socket)

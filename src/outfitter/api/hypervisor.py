@@ -71,10 +71,14 @@ class Domain:
 class MigrationTarget:
     """Where a domain migrates to, as the target's hypervisor reports it and the source's receives it."""
 
-    address: str  # a URI of libvirt, or of a simulated hypervisor
+    address: str  # a URI of libvirt or of a simulated hypervisor; of a launcher in a pod, HOST:PORT of the target's node agent
     drive: str = ""  # path of its config drive there; "" for none
     bridges: Mapping[str, str] = field(default_factory=dict)  # alias of a NIC -> the bridge that it is on there
     devices: tuple[tuple[str, str], ...] = ()  # PCI addresses or UUIDs of host devices: here, and of those that replace them
+    data: str = ""  # URI over which the memory is copied; "": the hypervisor chooses
+    driver: str = ""  # path of the URI of a target launcher's libvirt: "session" or "system"
+    certificate: str = ""  # PEM, of the target's node agent, which the source's node agent connects to
+    migration: str = ""  # uid of the migration, by which the target's node agent knows what is meant for which pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Ended:
     name: str
     failed: bool  # False: the guest shut down
     reason: str  # for the user
+    migrated: bool = False  # it went to another host
 
 
 @dataclass(frozen=True, slots=True)

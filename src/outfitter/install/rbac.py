@@ -140,6 +140,7 @@ def node() -> Rights:
             rule(kinds.VM, "get"),
             rule(kinds.VMI, WATCH),
             rule(kinds.VMI, "patch", subresource="status"),
+            rule(kinds.KUBEVIRT, "list"),  # limits of migrations
             # The driver writes no status of claims: Kubernetes 1.36 asks it for neither `binding` nor `driver`.
             rule(kinds.RESOURCE_CLAIM, READ),
             rule(kinds.NETWORK_ATTACHMENT, "get"),
@@ -171,7 +172,6 @@ def simulation() -> Rights:
             rule(kinds.POD, "patch delete"),
             rule(kinds.POD, "patch", subresource="status"),
             rule(kinds.SECRET, "get"),
-            rule(kinds.KUBEVIRT, "list"),  # limits of migrations, which only agents without a kubelet carry out
         )
     )
 

@@ -14,6 +14,7 @@ from outfitter.install.names import InstallOptions
 
 CONFIG_FILE = PurePosixPath("/etc/outfitter/config.yaml")
 HEALTH = 8080
+MIGRATION_PORT = 8450  # of the node agent, open while a VM arrives
 SERVICE_PORT = 443
 STILL_SERVES = 5  # seconds
 WEBHOOK_PORT = 8443  # of the container; 443 of the Service
@@ -151,9 +152,11 @@ def _deployment(role: str, container: Object, options: InstallOptions) -> Object
 
 def _daemon_set(options: InstallOptions) -> Object:
     own_name = {"name": "OUTFITTER_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    own_address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    migrations = {"name": "OUTFITTER_MIGRATION_ADDRESS", "value": f"[$(POD_IP)]:{MIGRATION_PORT}"}
     container = {
-        **_container("node", _companion(options), options),
-        "env": [own_name],
+        **_container("node", _companion(options), options, {} if options.companion else {"migration": MIGRATION_PORT}),
+        "env": [own_name, *([] if options.companion else [own_address, migrations])],
         "securityContext": NODE_SECURITY,
         "volumeMounts": [
             *_shared_mounts(),

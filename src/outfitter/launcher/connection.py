@@ -53,7 +53,8 @@ PAUSES: Mapping[int, Paused] = {
 }
 
 
-MIGRATING = (2, 11)  # of the same, "migration" and "starting up"
+MIGRATED = 4  # of virDomainShutoffReason
+MIGRATING = (2, 11)  # of virDomainPausedReason, "migration" and "starting up"
 
 
 def library() -> Any:
@@ -181,8 +182,8 @@ class Connection:
                 with self.gone():
                     uid = self.vmi_uid(dom)
                     if uid is not None:
-                        failed, reason = ENDS.get(dom.state()[1], UNKNOWN)
-                        ended[uid] = Ended(dom.name(), failed, reason)
+                        how = dom.state()[1]
+                        ended[uid] = Ended(dom.name(), *ENDS.get(how, UNKNOWN), migrated=how == MIGRATED)
         return ended
 
     @contextmanager

@@ -34,6 +34,7 @@ PATIENCE = 20.0  # seconds for opening a connection; on an open one the keepaliv
 BACKOFF = (1.0, 30.0)  # seconds before the first retry, and at most
 PRESS_EVERY = 5.0  # seconds after which the power button is pressed again: a guest that is booting ignores it
 UNPLUG_AGAIN = 5.0  # seconds after which a guest is asked again for a NIC that it has not released
+UNDEFINES = 2.0  # seconds after which a domain that migrated is undefined, unless another tool migrated it
 FRESH = 10.0  # seconds for which the list of domains is cached without an event of libvirt
 
 P = ParamSpec("P")
@@ -84,7 +85,11 @@ class Libvirt:
         return self._seen[2]
 
     async def ended(self) -> Mapping[str, Ended]:
-        return await self._call(Connection.ended)
+        found = await self._call(Connection.ended)
+        if any(how.migrated for how in found.values()):  # libvirt stops such a domain first, and undefines it then
+            await self._sleep(UNDEFINES)
+            found = await self._call(Connection.ended)
+        return found
 
     async def abilities(self) -> Abilities:
         return Abilities(kvm=await self._call(Connection.kvm), drives=self._drives)

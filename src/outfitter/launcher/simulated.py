@@ -281,17 +281,21 @@ class Simulated:
                 self._path(domain).replace(there)
             except OSError as error:
                 return f"its files cannot be moved to {folder}: {error}"
-        self._domains.pop(domain.uid)
-        self._outgoing.pop(domain.uid, None)
-        if self._folder is not None:
-            for suffix in (".xml.paused", migrations.MIGRATING):
-                self._path(domain).with_suffix(suffix).unlink(missing_ok=True)
-            drives.remove(self._folder / f"{domain.uid}.iso")
-            self._remove_taps(domain.uid)
+        self._gone(domain)
         if target is not None:
             target.arrive(domain)
         self._notify(domain.uid)
         return ""
+
+    def _gone(self, domain: Domain) -> None:
+        """The domain runs on the target."""
+        self._domains.pop(domain.uid)
+        self._outgoing.pop(domain.uid, None)
+        if self._folder is not None:
+            for suffix in (".xml", ".xml.paused", migrations.MIGRATING):
+                self._path(domain).with_suffix(suffix).unlink(missing_ok=True)
+            drives.remove(self._folder / f"{domain.uid}.iso")
+            self._remove_taps(domain.uid)
 
     def expects(self, uid: str) -> bool:
         return uid in self._incoming

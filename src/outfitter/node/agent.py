@@ -37,6 +37,8 @@ class Agent:
         self.queue = WorkQueue(clock, age=cache.pods.age)
         cache.pods.on_change(self._pod_changed)
         cache.instances.on_change(self._vmi_changed)
+        if cache.followed is not None:
+            cache.followed.on_change(self._vmi_changed)
         if cache.claims is not None:
             cache.claims.on_change(self._claim_changed)
         if pages is not None:

@@ -55,7 +55,7 @@ class LauncherConnection:
         patience: float = CALL_PATIENCE,
     ) -> LauncherConnection:
         """NoLauncher, or HypervisorAway: it listens and does not answer as it should."""
-        client = await _connected(path, connect_patience)
+        client = await connected_socket(path, connect_patience)
         reader, writer = await asyncio.open_unix_connection(sock=client, limit=protocol.MAX_MESSAGE)
         connection = cls(pod, reader, writer, changed, patience)
         try:
@@ -170,7 +170,7 @@ def _nothing() -> None:
     """After `close` nothing is reported."""
 
 
-async def _connected(path: Path, patience: float) -> socket.socket:
+async def connected_socket(path: Path, patience: float) -> socket.socket:
     """A socket that is connected to a launcher. The launcher can replace the file in its folder: a link to another socket of
     the host is not followed. The path of a pod's volume is too long for a socket's address, one below /proc/self/fd is not."""
     try:

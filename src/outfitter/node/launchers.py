@@ -1,6 +1,6 @@
 """The hypervisor of a host whose pods a kubelet runs: the launchers in these pods, each reached over the socket in a volume of
-its pod. `api.hypervisor.Hypervisor`, but for `start` and `attach_interface`: a launcher builds its domain, and what is plugged
-into it, itself (`start_vmi`, `plug_nic`).
+its pod. `api.hypervisor.Hypervisor`, but for `start`, `attach_interface` and `prepare_incoming`: a launcher builds its domain,
+and what is plugged into it, itself (`start_vmi`, `plug_nic`, `expect_vmi`).
 
 A socket on which nothing listens belongs to a launcher that has ended, with its QEMU: it is nothing that runs. A launcher that
 listens and does not answer may run a domain: what is last known of it counts, and if nothing is, HypervisorAway."""
@@ -10,32 +10,58 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from outfitter.api.hypervisor import Abilities, Domain, Ended, MigrationJob, MigrationLimits, MigrationTarget
 from outfitter.api.launcher import launcher_paths
-from outfitter.api.launcher.launcher_protocol import AbilitiesState, LauncherState, NicCall, PlugNic, StartVmi, VmCall
-from outfitter.errors import HypervisorAway, HypervisorError
-from outfitter.node.launcher_connection import CALL_PATIENCE, CONNECT_PATIENCE, LauncherConnection, NoLauncher, away
+from outfitter.api.launcher.launcher_protocol import (
+    AbilitiesState,
+    ExpectedVmi,
+    LauncherState,
+    MigrateVmi,
+    MigrationJobState,
+    NicCall,
+    PlugNic,
+    StartVmi,
+    VmCall,
+)
+from outfitter.errors import HypervisorAway, HypervisorError, NotReady
+from outfitter.node.launcher_connection import (
+    CALL_PATIENCE,
+    CONNECT_PATIENCE,
+    LauncherConnection,
+    NoLauncher,
+    away,
+    connected_socket,
+)
+from outfitter.node.migration_proxy.byte_relay import ByteStream
+from outfitter.node.migration_proxy.migration_proxy import MigrationProxy
+from outfitter.node.migration_proxy.target_listener import LIMIT
+from outfitter.store.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
-NO_MIGRATION = "VMs in pods of a kubelet are not migrated live yet"
+MIGRATION_ADDRESS = ("", 8450)  # where a node agent listens while a VM arrives
+COPY_ENDS = 0.5  # seconds between two looks at a copy that has arrived
 VOLUMES = "volumes/kubernetes.io~empty-dir"  # of a pod, below its folder
 
 
 class Launchers:
     def __init__(
-        self, kubelet: Path, *, connect_patience: float = CONNECT_PATIENCE, call_patience: float = CALL_PATIENCE
+        self, kubelet: Path, *, connect_patience: float = CONNECT_PATIENCE, call_patience: float = CALL_PATIENCE,
+        migration_address: tuple[str, int] = MIGRATION_ADDRESS, clock: Clock | None = None,
     ) -> None:
-        """`kubelet`: the kubelet's folder, which has the pods' folders."""
+        """`kubelet`: the kubelet's folder, which has the pods' folders. `migration_address`: of the `MigrationProxy`."""
         self._pods = kubelet / "pods"
+        self.proxy = MigrationProxy(migration_address, self._dial, self._folder, clock=clock or SystemClock())
         self._connect_patience, self._call_patience = connect_patience, call_patience
         self._connections: dict[str, LauncherConnection] = {}  # by the pod's uid
         self._opening: dict[str, asyncio.Lock] = {}
         self._vmis: dict[str, str] = {}  # VMI -> its pod; a launcher speaks for no other VMI
         self._callbacks: list[Callable[[str], None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
 
     # -- which pod runs which VMI
 
@@ -47,12 +73,28 @@ class Launchers:
         """A pod is gone."""
         self._vmis = {vmi: other for vmi, other in self._vmis.items() if other != pod}
         self._opening.pop(pod, None)
+        self._close(self.proxy.close_source(pod))
         if (connection := self._connections.pop(pod, None)) is not None:
-            closing = asyncio.ensure_future(connection.close())
-            closing.add_done_callback(lambda done: done.exception())
+            self._close(connection.close())
+
+    def _close(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _folder(self, pod: str) -> Path:
+        return self._pods / pod / VOLUMES / launcher_paths.VOLUME
 
     def _socket(self, pod: str) -> Path:
-        return self._pods / pod / VOLUMES / launcher_paths.VOLUME / launcher_paths.SOCKET
+        return self._folder(pod) / launcher_paths.SOCKET
+
+    async def _dial(self, pod: str, channel: str) -> ByteStream:
+        """A socket in the folder of a pod into which a VM migrates. NotReady: nothing listens there."""
+        try:
+            client = await connected_socket(self._folder(pod) / launcher_paths.CHANNELS[channel], self._connect_patience)
+            return ByteStream(*await asyncio.open_unix_connection(sock=client, limit=LIMIT))
+        except (NoLauncher, HypervisorAway, OSError) as error:
+            raise NotReady(f"the launcher of the target does not listen for {channel}: {error}") from error
 
     async def _connection(self, pod: str) -> LauncherConnection:
         """NoLauncher, or HypervisorAway."""
@@ -210,30 +252,77 @@ class Launchers:
             return None
         return await connection.call("stop", float | None, VmCall(uid, grace))  # type: ignore[arg-type]
 
-    # -- live migration: launchers in pods do not reach each other
+    # -- live migration: node agents pass on what launchers send (`migration_proxy`)
 
     async def prepare_incoming(self, domain: Domain) -> MigrationTarget:
-        raise HypervisorError(f"{domain.name}: {NO_MIGRATION}")
+        raise HypervisorError(f"{domain.name}: its launcher builds the domain, not the node agent")
+
+    async def expect_vmi(self, request: StartVmi, migration: str) -> MigrationTarget:
+        """Have the launcher of a pod be ready for the VMI of a migration, as `Hypervisor.prepare_incoming`."""
+        connection = await self._of(request.vmi["metadata"]["uid"])
+        expected = await connection.call("expect", ExpectedVmi, request)
+        connection.stale()
+        address = await self.proxy.open_target(migration)
+        return replace(expected.to_target(), address=address, certificate=self.proxy.certificate, migration=migration)
 
     async def incoming(self) -> frozenset[str]:
+        """The pod of a VMI that may arrive is the kubelet's to end."""
         return frozenset()
 
     async def cancel_incoming(self, uid: str) -> None:
-        """Nothing arrives here."""
+        """Its pod is deleted: the kubelet ends the launcher, which cancels it."""
 
     async def migrate(self, uid: str, target: MigrationTarget, limits: MigrationLimits) -> None:
-        raise HypervisorError(f"{uid}: {NO_MIGRATION}")
+        """NotReady: the target's agent cannot be reached yet."""
+        connection = await self._of(uid)
+        job = await _job(connection, uid)
+        if job is not None and not job.failed:
+            if self.proxy.copies(connection.pod):
+                return
+            raise NotReady("the copy that another process of the node agent began has not ended yet")
+        await self.proxy.open_source(connection.pod, target)
+        await connection.call("migrate", type(None), MigrateVmi.of(uid, target, limits))
 
     async def migration(self, uid: str) -> MigrationJob | None:
-        return None
+        connection = await self._of(uid)
+        job = await _job(connection, uid)
+        if job is not None and not job.failed and not self.proxy.copies(connection.pod):  # of a process that was killed
+            await connection.call("abort", type(None), VmCall(uid))
+            return replace(job, failed="the node agent of the source was restarted")
+        return job
 
     async def abort_migration(self, uid: str) -> None:
-        """Nothing leaves from here."""
+        connection = await self._of(uid)
+        await connection.call("abort", type(None), VmCall(uid))
+        job = await _job(connection, uid)
+        if job is None:
+            await self.proxy.close_source(connection.pod)
+
+    async def end_source(self, pod: str, uid: str) -> float | None:
+        """End the launcher of a VMI that runs in another pod. None: it has ended. A number: look again after so many
+        seconds."""
+        try:
+            connection = await self._connection(pod)
+            job = await _job(connection, uid)
+            if job is not None and not job.failed:
+                return COPY_ENDS  # the hypervisor is about to end it here
+            await self.proxy.close_source(pod)
+            await connection.call("stop", float | None, VmCall(uid))  # type: ignore[arg-type]
+        except NoLauncher:
+            await self.proxy.close_source(pod)
+        return None
 
     def on_change(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)
 
     async def close(self) -> None:
+        await self.proxy.close()
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             await connection.close()
+
+
+async def _job(connection: LauncherConnection, uid: str) -> MigrationJob | None:
+    found: MigrationJobState | None = await connection.call(
+        "migration", MigrationJobState | None, VmCall(uid))  # type: ignore[arg-type]
+    return found.to_job() if found is not None else None

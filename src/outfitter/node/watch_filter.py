@@ -14,8 +14,8 @@ from outfitter.api.booking import well_formed_bookings
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import migration, vm, vmi_actions
 
-MIGRATION = ("migrationUid", "targetPod", "targetNodeAddress", "startTimestamp", "abortRequested", "sourceDomainLeft",
-             "completed")  # of status.migrationState
+MIGRATION = ("migrationUid", "targetPod", "targetNodeAddress", "targetCertificate", "sourceCertificate", "startTimestamp",
+             "abortRequested", "sourceDomainLeft", "completed")  # of status.migrationState
 
 
 def pod_changed(old: Object | None, new: Object) -> bool:

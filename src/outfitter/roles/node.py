@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind
@@ -22,6 +23,7 @@ from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host_audit import HostAudit
 from outfitter.node.launchers import Launchers
+from outfitter.node.pods.followed_vmis import FollowedVmis
 from outfitter.node.pods.kubelet_pods import KubeletPods
 from outfitter.node.pods.own_pods import OwnPods
 from outfitter.node.pods.pod_cache import PodCache
@@ -62,6 +64,7 @@ class HostAgents:
             context.raw_store, self.hosts, clock=context.clock, pages=pages, slices=context.informer(kinds.RESOURCE_SLICE),
             events=context.events, begin=self.preparation.begin)
         self.controllers: list[Controller] = [self.host_audit]
+        self._followed: FollowedVmis | None = None
         if vms:
             self.agent = self._kubelet_agent(context) or self._own_agent(context)
             self.controllers.append(self.agent)
@@ -80,7 +83,8 @@ class HostAgents:
         launchers = self.hosts[0].hypervisor if self.hosts else None
         if not isinstance(launchers, Launchers):
             return None
-        cache = PodCache(context.informer(kinds.POD), context.informer(kinds.VMI))
+        self._followed = FollowedVmis(context.store, self.hosts[0].name, clock=context.clock)
+        cache = PodCache(context.informer(kinds.POD), context.informer(kinds.VMI), followed=self._followed)
         runtime = KubeletPods(context.store, cache, launchers, clock=context.clock, events=context.events)
         return Agent(self.hosts, runtime, cache, clock=context.clock)
 
@@ -90,6 +94,8 @@ class HostAgents:
         return await self.host_audit.start()
 
     async def stop(self) -> None:
+        if self._followed is not None:
+            await self._followed.close()
         for host in self.hosts:
             await host.hypervisor.close()
 
@@ -113,6 +119,8 @@ def dra_plugins(context: ControllerContext, agents: HostAgents, folder: Path) ->
 async def run(process: RoleProcess) -> None:
     hosts, why = choose_hosts(process)
     async with process.connect() as store:
+        for launchers in (host.hypervisor for host in hosts if isinstance(host.hypervisor, Launchers)):
+            launchers.proxy.towards = urlsplit(store.access.server).hostname or ""
         context = ControllerContext(store, clock=process.clock, component="outfitter-node", selectors=selectors(hosts))
         agents = HostAgents(context, hosts, vms=not process.settings.companion)
         plugins = dra_plugins(context, agents, process.settings.kubelet_dir)
@@ -138,9 +146,9 @@ async def run(process: RoleProcess) -> None:
 
 
 def selectors(hosts: Sequence[AgentHost]) -> dict[Kind, ObjectSelector]:
-    """What an agent reads of the cluster: its page, and the pods, VMIs and slices of its node. Several simulated nodes cannot
-    be selected at once, and their VMIs are read before they are on a node: also those that migrate to them, which VMs in pods
-    of a kubelet do not."""
+    """What an agent reads of the cluster: its page, and the pods, VMIs and slices of its node; VMIs that migrate to or from it
+    besides (`FollowedVmis`). Several simulated nodes cannot be selected at once, and their VMIs are read before they are on a
+    node."""
     if len(hosts) == 1 and hosts[0].kubelet:
         name = hosts[0].name
         fields = {kinds.POD: "spec.nodeName", kinds.VMI: "status.nodeName", kinds.RESOURCE_SLICE: "spec.nodeName",
@@ -164,7 +172,8 @@ def choose_hosts(process: RoleProcess) -> tuple[list[AgentHost], str]:
         return host_setup.simulated_hosts(found, settings.data, process.config), f"simulated: {settings.simulate}"
     name = settings.node_name or host_setup.own_name()
     data = settings.data or DATA
-    host = host_setup.this_host(name, Launchers(settings.kubelet_dir), data, config=process.config, empty=True)
+    launchers = Launchers(settings.kubelet_dir, migration_address=settings.migration_address, clock=process.clock)
+    host = host_setup.this_host(name, launchers, data, config=process.config, empty=True)
     assert host is not None  # also one that has nothing to offer
     return [dataclasses.replace(host, kubelet=True)], f"its VMs run in pods of the kubelet in {settings.kubelet_dir}"
 

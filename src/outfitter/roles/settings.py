@@ -162,7 +162,9 @@ class Settings:
     data: Path | None = _row(
         None, FOLDER, "state of this node that must survive a restart", ("node",),
         shown="`/var/lib/outfitter`; with --simulate in memory")
-
+    migration_address: tuple[str, int] = _row(
+        ("", 8450), ADDRESS, "where the agents of other nodes connect while a VM migrates to this one; without a host, all "
+        "addresses, and the one towards the API server is announced; port 0 takes a free one", ("node",), shown=":8450")
 
     launcher_image: str = _row(
         f"outfitter-launcher:{outfitter.__version__}", text("IMAGE"), "the image of launcher pods", ("controller",),

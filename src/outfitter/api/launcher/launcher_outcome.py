@@ -23,6 +23,10 @@ class Outcome:
         return cls(STOPPED, "Stopped", message)
 
     @classmethod
+    def migrated(cls) -> Outcome:
+        return cls(STOPPED, "Migrated", "the VM runs in another pod")
+
+    @classmethod
     def domain_failed(cls, message: str) -> Outcome:
         return cls(DOMAIN_FAILED, "DomainFailed", message)
 

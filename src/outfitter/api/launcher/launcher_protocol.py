@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outfitter.api.hypervisor import Domain, DomainNic, Ended, Paused
+from outfitter.api.hypervisor import Domain, DomainNic, Ended, MigrationJob, MigrationLimits, MigrationTarget, Paused
 from outfitter.api.kinds import Object
 from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import BadRequest, HypervisorAway, HypervisorError, OutfitterError, StartFailed
 
-VERSION = (1, 1)  # the minor number is raised for what an older side may ignore, the major one for what it may not
+VERSION = (1, 2)  # the minor number is raised for what an older side may ignore, the major one for what it may not
 SKEW = 1  # minor versions by which the sides may differ
 MAX_MESSAGE = 8 << 20  # bytes of a line; a VMI is at most as large as etcd takes it, 1.5 MB
 
@@ -58,7 +58,7 @@ class LauncherAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StartVmi(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Of `start`. The launcher adds its own environment and files."""
+    """Of `start` and `expect`. The launcher adds its own environment and files."""
 
     vmi: Object
     network_info: str = ""  # `api.kubevirt.network_info`
@@ -87,6 +87,49 @@ class NicCall(msgspec.Struct, frozen=True, omit_defaults=True):
     uid: str
     alias: str
     up: bool = True  # of `link`
+
+
+class ExpectedVmi(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Answer to `expect`: the launcher is ready for a VMI that arrives by a migration."""
+
+    drive: str = ""  # path of its config drive; "" for none
+    driver: str = ""  # of its libvirt: "session" or "system"; "" for a simulated VM
+
+    def to_target(self) -> MigrationTarget:
+        return MigrationTarget("", self.drive, driver=self.driver)
+
+
+class MigrateVmi(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Of `migrate`: begin to copy the domain through the sockets in the launcher's folder."""
+
+    uid: str
+    target: ExpectedVmi
+    bandwidth: int = 0
+    auto_converge: bool = False
+    devices: tuple[tuple[str, str], ...] = ()  # as of `MigrationTarget`
+
+    @classmethod
+    def of(cls, uid: str, target: MigrationTarget, limits: MigrationLimits) -> MigrateVmi:
+        return cls(uid, ExpectedVmi(target.drive, target.driver), limits.bandwidth, limits.auto_converge,
+                   target.devices)
+
+    def limits(self) -> MigrationLimits:
+        return MigrationLimits(self.bandwidth, self.auto_converge)
+
+
+class MigrationJobState(msgspec.Struct, frozen=True, omit_defaults=True):
+    total: int = 0
+    remaining: int = 0
+    processed: int = 0
+    iteration: int = 0
+    failed: str = ""
+
+    @classmethod
+    def of(cls, job: MigrationJob) -> MigrationJobState:
+        return cls(job.total, job.remaining, job.processed, job.iteration, job.failed)
+
+    def to_job(self) -> MigrationJob:
+        return MigrationJob(self.total, self.remaining, self.processed, self.iteration, self.failed)
 
 
 class PausedState(msgspec.Struct, frozen=True):
@@ -118,15 +161,17 @@ class DomainState(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[str, ...] = ()
     paused: PausedState | None = None
     nics: tuple[NicState, ...] = ()
+    migrating: bool = False
 
     @classmethod
     def of(cls, domain: Domain) -> DomainState:
         paused = PausedState(domain.paused.reason, domain.paused.message) if domain.paused is not None else None
-        return cls(domain.uid, domain.name, domain.devices, paused, tuple(map(NicState.of, domain.nics)))
+        return cls(domain.uid, domain.name, domain.devices, paused, tuple(map(NicState.of, domain.nics)), domain.migrating)
 
     def to_domain(self) -> Domain:
         paused = Paused(self.paused.reason, self.paused.message) if self.paused is not None else None
-        return Domain(self.uid, self.name, "", self.devices, paused=paused, nics=tuple(nic.to_nic() for nic in self.nics))
+        return Domain(self.uid, self.name, "", self.devices, paused=paused, nics=tuple(nic.to_nic() for nic in self.nics),
+                      migrating=self.migrating)
 
 
 class EndedState(msgspec.Struct, frozen=True):

@@ -149,7 +149,7 @@ def _with_target(view: MigrationView, vmi: Object, pod: Object) -> MigrationStep
         return MigrationStep("fail", "Failed", TARGET_FAILED, f"the target's pod {name} has failed: {why}")
     if pod["metadata"].get("deletionTimestamp"):
         return MigrationStep("fail", "Failed", TARGET_GONE, f"the target's pod {name} was deleted")
-    ready = status.get("phase") == "Running" and pod["spec"].get("nodeName") and conditions.is_true(pod, "Ready")
+    ready = status.get("phase") == "Running" and pod["spec"].get("nodeName") and _is_ready(pod)
     if ready and not view.target.missing:
         return MigrationStep("hand-over", "PreparingTarget")
     age = view.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
@@ -167,6 +167,12 @@ def _with_target(view: MigrationView, vmi: Object, pod: Object) -> MigrationStep
             else _timeout(view.job, migration.PENDING_TIMEOUT, PENDING)) - age
     waits = unschedulable or ready or bool(status.get("reason"))
     return MigrationStep("nothing", "Scheduling", code if waits else "", why if waits else "", left)
+
+
+def _is_ready(pod: Object) -> bool:
+    """By its containers, as KubeVirt counts: the readiness gate of a launcher pod is that of a VM that runs in it."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return conditions.is_true(pod, "Ready") or (bool(containers) and all(one.get("ready") for one in containers))
 
 
 def _timeout(job: Object, annotation: str, otherwise: timedelta) -> timedelta:

@@ -69,7 +69,9 @@ def _parameters(lib: Any, dom: Any, target: MigrationTarget, limits: MigrationLi
         lib.VIR_MIGRATE_PARAM_DEST_XML: domains.moved(live, target),
         lib.VIR_MIGRATE_PARAM_PERSIST_XML: domains.moved(kept, target),
     }
-    if not urlsplit(target.address).hostname:
+    if target.data:
+        parameters[lib.VIR_MIGRATE_PARAM_URI] = target.data
+    elif not urlsplit(target.address).hostname:
         parameters[lib.VIR_MIGRATE_PARAM_URI] = LOOPBACK
     if limits.bandwidth:
         parameters[lib.VIR_MIGRATE_PARAM_BANDWIDTH] = max(1, limits.bandwidth // MIB)

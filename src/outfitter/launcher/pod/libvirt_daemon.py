@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from outfitter.errors import HypervisorAway, StartupRefused
 log = logging.getLogger(__name__)
 DAEMONS = {"virtqemud": "virtqemud-sock", "libvirtd": "libvirt-sock"}  # program -> its socket; the first that is installed
 SYSTEM_RUN = Path("/run/libvirt")
+SYSTEM_ETC = Path("/etc/libvirt")
 MAX_DEATHS = 5  # without having answered in between
 START_PATIENCE = 60.0  # seconds until it listens
 STOP_PATIENCE = 5.0
@@ -43,6 +45,7 @@ class LibvirtDaemon:
         if not self._program:
             raise StartupRefused(f"neither {' nor '.join(DAEMONS)} is installed in this container: the launcher's image needs "
                                  "libvirt-daemon and qemu-system; or choose --hypervisor simulated")
+        self._host_uuid = uuid.uuid4()  # libvirt refuses a migration between daemons with the same one, as cloned nodes have
         self._process: subprocess.Popen[bytes] | None = None
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why it is given up
         self._task: asyncio.Task[None] | None = None
@@ -74,10 +77,19 @@ class LibvirtDaemon:
         raise HypervisorAway(f"{self._program} does not listen at {self._socket} after {START_PATIENCE:.0f} s")
 
     def _begin(self) -> None:
-        self._process = subprocess.Popen(
-            [shutil.which(self._program, path=_path()) or self._program], env=self._environment(), stdin=subprocess.DEVNULL,
-            start_new_session=True)
+        program = shutil.which(self._program, path=_path()) or self._program
+        self._process = subprocess.Popen([program, "--config", str(self._configuration())], env=self._environment(),
+                                         stdin=subprocess.DEVNULL, start_new_session=True)
         log.info("%s runs as process %d", self._program, self._process.pid)
+
+    def _configuration(self) -> Path:
+        """The daemon's own file of the image, with another host UUID."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path, given = self._folder / f"{self._program}.conf", SYSTEM_ETC / f"{self._program}.conf"
+        lines = given.read_text().splitlines() if os.geteuid() == 0 and given.exists() else []
+        kept = [line for line in lines if not line.strip().startswith("host_uuid")]
+        path.write_text("\n".join([*kept, f'host_uuid = "{self._host_uuid}"', ""]))
+        return path
 
     def _environment(self) -> Mapping[str, str]:
         """Of a session daemon: all its state is in the folder."""

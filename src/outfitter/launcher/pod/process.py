@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from outfitter.api.hypervisor import Hypervisor
 from outfitter.api.launcher.launcher_outcome import Outcome
 from outfitter.errors import HypervisorAway, StartupRefused
 from outfitter.launcher import connection
 from outfitter.launcher.libvirt import Libvirt
+from outfitter.launcher.migration.simulated_channel import ChannelSimulated
 from outfitter.launcher.pod import orphans
 from outfitter.launcher.pod.container import Container
 from outfitter.launcher.pod.libvirt_daemon import LibvirtDaemon
+from outfitter.launcher.pod.migration_channels import MigrationChannels
 from outfitter.launcher.pod.server import LauncherServer
 from outfitter.launcher.pod.vm_launcher import VmLauncher
-from outfitter.launcher.simulated import Simulated
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,11 @@ async def run(options: LauncherOptions, stop: asyncio.Event, ready: Callable[[st
     StartupRefused: it cannot begin."""
     async with contextlib.AsyncExitStack() as exits:
         hypervisor, lost = await _hypervisor(options, exits)
-        launcher = VmLauncher(hypervisor, Container(options.root))
-        if isinstance(hypervisor, Simulated):
+        channels = MigrationChannels(
+            options.socket.parent, hypervisor if isinstance(hypervisor, ChannelSimulated) else hypervisor.uri)
+        exits.push_async_callback(channels.close)
+        launcher = VmLauncher(hypervisor, Container(options.root), channels)
+        if isinstance(hypervisor, ChannelSimulated):
             _simulate_signals(hypervisor, exits)
         await launcher.adopt()
         server = LauncherServer(launcher, options.socket)
@@ -57,12 +60,14 @@ async def run(options: LauncherOptions, stop: asyncio.Event, ready: Callable[[st
         return outcome.status
 
 
-async def _hypervisor(options: LauncherOptions, exits: contextlib.AsyncExitStack) -> tuple[Hypervisor, asyncio.Future[str]]:
+async def _hypervisor(
+    options: LauncherOptions, exits: contextlib.AsyncExitStack
+) -> tuple[Libvirt | ChannelSimulated, asyncio.Future[str]]:
     """The hypervisor, and what is set when it is lost for good."""
     never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     exits.callback(never.cancel)
     if options.hypervisor == "simulated":
-        return Simulated(options.state / "domains"), never
+        return ChannelSimulated(options.state / "domains"), never
     uri, lost = options.hypervisor, never
     if uri != "libvirt" and "://" not in uri:
         raise StartupRefused(f"--hypervisor {uri}: it is libvirt, simulated, or a URI of libvirt such as qemu:///session")
@@ -84,7 +89,7 @@ async def _hypervisor(options: LauncherOptions, exits: contextlib.AsyncExitStack
     return hypervisor, lost
 
 
-def _simulate_signals(hypervisor: Simulated, exits: contextlib.AsyncExitStack) -> None:
+def _simulate_signals(hypervisor: ChannelSimulated, exits: contextlib.AsyncExitStack) -> None:
     """A simulated guest has no power button inside: SIGUSR1 is a guest that shuts down, SIGUSR2 one that crashes."""
 
     def ends(reason: str, *, failed: bool) -> Callable[[], None]:

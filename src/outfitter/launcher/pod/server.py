@@ -19,6 +19,7 @@ from outfitter.api.launcher.launcher_protocol import (
     LauncherAnswer,
     LauncherHello,
     LauncherRequest,
+    MigrateVmi,
     NicCall,
     PlugNic,
     StartVmi,
@@ -177,7 +178,9 @@ class _Connection:
             "start": (launcher.start, StartVmi),
             "pause": (launcher.pause, VmCall), "unpause": (launcher.unpause, VmCall), "reset": (launcher.reset, VmCall),
             "reboot": (launcher.reboot, VmCall), "stop": (launcher.stop, VmCall),
-            "attach": (launcher.attach, PlugNic), "detach": (launcher.detach, NicCall), "link": (launcher.link, NicCall)}
+            "attach": (launcher.attach, PlugNic), "detach": (launcher.detach, NicCall), "link": (launcher.link, NicCall),
+            "expect": (launcher.expect, StartVmi), "migrate": (launcher.migrate, MigrateVmi),
+            "migration": (launcher.migration, VmCall), "abort": (launcher.abort, VmCall)}
         if request.method in methods:
             method, params = methods[request.method]
             return await method(protocol.decode(request.params, params))

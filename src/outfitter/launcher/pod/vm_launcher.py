@@ -21,7 +21,10 @@ from outfitter.api.launcher.launcher_protocol import (
     AbilitiesState,
     DomainState,
     EndedState,
+    ExpectedVmi,
     LauncherState,
+    MigrateVmi,
+    MigrationJobState,
     NicCall,
     PlugNic,
     StartVmi,
@@ -32,6 +35,7 @@ from outfitter.launcher import domain as domains
 from outfitter.launcher.domain_options import DomainOptions
 from outfitter.launcher.nics import nic_hotplug
 from outfitter.launcher.pod.container import Container
+from outfitter.launcher.pod.migration_channels import MigrationChannels
 
 log = logging.getLogger(__name__)
 MARGIN = 1.0  # seconds before the end of the grace period, when the kubelet kills the container: the domain is destroyed first
@@ -39,12 +43,15 @@ STOP_AGAIN = 5.0  # seconds
 
 
 class VmLauncher:
-    def __init__(self, hypervisor: Hypervisor, container: Container) -> None:
-        self._hypervisor, self._container = hypervisor, container
+    def __init__(self, hypervisor: Hypervisor, container: Container, channels: MigrationChannels) -> None:
+        self._hypervisor, self._container, self._channels = hypervisor, container, channels
         self._lock = asyncio.Lock()  # held while the domain starts or is stopped
         self._uid = ""  # of the VMI, once its start was tried
         self._grace = float(vm_actions.DEFAULT_GRACE)  # seconds that the guest has to shut down
         self._started = False  # its domain ran
+        self._expected = False  # its domain is to arrive by a migration, and has not
+        self._leaves = False  # its domain is being copied to another launcher, or was
+        self._left = False  # it runs there
         self._ended: EndedState | None = None
         self._shutdown: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -75,9 +82,20 @@ class VmLauncher:
 
     async def _shut_down(self) -> None:
         async with self._lock:  # a start that is under way is completed
-            if self._uid and not self.outcome.done():
+            if self._expected:
+                await self._cancel_incoming()
+            elif self._uid and not self.outcome.done():
                 await self._stop()
-        self.finish(Outcome.stopped("the guest was shut down on request" if self._started else "no VM was started"))
+        self.finish(Outcome.migrated() if self._left else Outcome.stopped(
+            "the guest was shut down on request" if self._started else "no VM was started"))
+
+    async def _cancel_incoming(self) -> None:
+        """Its migration has failed, or was cancelled: the VM runs on the source."""
+        await self._channels.close()
+        with contextlib.suppress(HypervisorAway, HypervisorError):
+            await self._hypervisor.cancel_incoming(self._uid)
+            if self._uid in await self._hypervisor.domains():  # it had arrived
+                await self._hypervisor.stop(self._uid)
 
     async def _stop(self) -> None:
         """Until the domain is gone. While the hypervisor does not answer there is nothing else to do than to try again: the
@@ -111,12 +129,21 @@ class VmLauncher:
     async def _look(self) -> None:
         """Whether the domain has ended by itself."""
         async with self._lock:
-            if not self._started or self._shutdown is not None or self.outcome.done():
+            if not (self._started or self._expected) or self._shutdown is not None or self.outcome.done():
                 return
             try:
-                if self._uid in await self._hypervisor.domains():
+                domain = (await self._hypervisor.domains()).get(self._uid)
+                if self._expected:
+                    if domain is not None and not domain.migrating:
+                        self._started, self._expected = True, False
+                        await self._channels.close(arrived=True)
+                    return
+                if domain is not None:
                     return
                 how = (await self._hypervisor.ended()).get(self._uid)
+                if how is None and self._leaves:
+                    self._left = True  # the agent ends this launcher once the VMI's status has the other pod
+                    return
                 await self._domain_ended(how or Ended("", True, "the VM no longer runs, and the hypervisor does not know why"))
             except HypervisorAway as error:  # it reports a change when it answers again
                 log.warning("%s", error.message)
@@ -185,6 +212,40 @@ class VmLauncher:
         options = DomainOptions(type="kvm" if abilities.kvm else "qemu", simulated=abilities.simulated, drives=abilities.drives)
         domain = domains.build(request.vmi, env, files, options)
         return dataclasses.replace(domain, paused=BY_USER) if request.paused else domain
+
+    # -- live migration
+
+    async def expect(self, request: StartVmi) -> ExpectedVmi:
+        """Be ready for the domain of a VMI, which runs in another launcher. StartFailed, HypervisorError: it cannot arrive
+        here; the agent ends the migration, and with it this pod."""
+        uid = _uid(request.vmi)
+        async with self._lock:
+            if self._shutdown is not None or self.outcome.done():
+                raise HypervisorAway("the launcher is ending")
+            if self._uid not in ("", uid) or self._started:
+                raise HypervisorError(f"this launcher runs the VMI {self._uid}: no other can arrive")
+            prepared = await self._hypervisor.prepare_incoming(await self._build(request))
+            self._uid, self._expected, self._grace = uid, True, float(vm_actions.grace_period(request.vmi))
+            return await self._channels.open(prepared.drive)
+
+    async def migrate(self, request: MigrateVmi) -> None:
+        """Begin to copy the domain to the launcher at the other end of the sockets in this launcher's folder."""
+        self._checked(VmCall(request.uid))
+        async with self._lock:
+            self._leaves = True
+            target = dataclasses.replace(self._channels.target(request.target), devices=request.devices)
+            await self._hypervisor.migrate(request.uid, target, request.limits())
+
+    async def migration(self, request: VmCall) -> MigrationJobState | None:
+        job = await self._hypervisor.migration(self._checked(request))
+        return MigrationJobState.of(job) if job is not None else None
+
+    async def abort(self, request: VmCall) -> None:
+        uid = self._checked(request)
+        async with self._lock:
+            await self._hypervisor.abort_migration(uid)
+            if uid in await self._hypervisor.domains() and await self._hypervisor.migration(uid) is None:
+                self._leaves = False
 
     async def pause(self, request: VmCall) -> None:
         await self._hypervisor.pause(self._checked(request))

@@ -1,46 +1,39 @@
 """Drives the launchers of a host whose pods a kubelet runs: `pod_runtime.PodRuntime` for a cluster.
 
 The kubelet prepares devices (through the DRA driver), runs the containers and writes the pod's status; the launcher's end is
-the container's end. The agent waits until the pod runs, has its launcher start the domain, reports the VMI as Running and
-carries out action requests. It writes nothing to the pod."""
+the container's end. The agent waits until the pod runs, has its launcher start the domain, reports the VMI as Running, carries
+out action requests and migrates it (`vmi_migrations.py`). It writes nothing to the pod."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 from outfitter.api import conditions, kinds, rejection
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import Domain, Paused
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import (
-    device_status,
-    failed_launches,
-    live_migratable,
-    network_info,
-    pod_claims,
-    vm,
-    vmi_actions,
-)
-from outfitter.api.kubevirt.network_info import Wire
+from outfitter.api.kubevirt import failed_launches, live_migratable, migration, vm
 from outfitter.api.launcher.launcher_protocol import StartVmi
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import render
-from outfitter.errors import HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
+from outfitter.errors import HypervisorAway, HypervisorError, NotReady, StartFailed
 from outfitter.node import networks, status_reporter
 from outfitter.node.agent_host import AgentHost
-from outfitter.node.launchers import NO_MIGRATION, Launchers
+from outfitter.node.launchers import Launchers
 from outfitter.node.nic_hotplug import NicSync, PodNics
-from outfitter.node.pods import domain_builder
+from outfitter.node.pods.launcher_request import LauncherRequests
 from outfitter.node.pods.pod_cache import PodCache, vmi_runs
+from outfitter.node.pods.vmi_arrivals import KubeletArrivals
+from outfitter.node.pods.vmi_migrations import VmiMigrations
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.node.vmi_actions import VmiActions
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.informer import key_of
 
 LAUNCHER_PATIENCE = 10.0  # seconds for which a launcher may be away, as while its container starts, before that is reported
 LAUNCHER_READY = "LauncherReady"  # condition of a VMI, while its launcher cannot be reached or cannot start it
-NOT_MIGRATABLE = "LauncherNotLiveMigratable"  # reason of condition LiveMigratable
+CLAIMS_STAY = "devices of claims are not migrated between pods of kubelets yet"
+FOLLOW_AFTER = 5.0  # seconds after which the VMI of a pod that runs is looked for on other nodes
 AGAIN = 0.25  # seconds after which a launcher that does not listen yet is tried again
 
 
@@ -50,6 +43,11 @@ class KubeletPods:
         self._report = _KubeletStatusReporter(store, clock=clock, events=events)
         self._actions = VmiActions(store, self._report, clock=clock)
         self._nics = NicSync(PodNics(launchers), self._report, clock=clock)
+        self._requests = LauncherRequests(store)
+        self._arrivals = KubeletArrivals(launchers, self._requests)
+        self._migrations = VmiMigrations(store, cache, self._report, self._arrivals, clock=clock)
+        self._vmi_seen: set[str] = set()  # pods whose VMI was on this node
+        self._without_vmi: dict[str, float] = {}  # pod -> since when it runs and no VMI of this node does in it, monotonic
         self._starting: set[str] = set()  # VMIs whose domains are being started
         self._away: dict[str, float] = {}  # pod -> since when its launcher does not answer, monotonic
         self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
@@ -61,6 +59,9 @@ class KubeletPods:
         uid = pod["metadata"]["uid"]
         self._away.pop(uid, None)
         self._shutdown_requested.discard(uid)
+        self._vmi_seen.discard(uid)
+        self._unfollow(pod)
+        self._arrivals.ended(pod, arrived=False)
         self._launchers.forget(uid)
         self._nics.forget((vm.owner(pod, kinds.VMI.kind) or {}).get("uid", ""))
 
@@ -75,6 +76,12 @@ class KubeletPods:
     async def end(self, host: AgentHost, pod: Object) -> float | None:
         """The kubelet sends SIGTERM; a user may have given the guest another grace period, which only the pod has."""
         vmi, uid = self._cache.vmi_uid(pod), pod["metadata"]["uid"]
+        if (arriving := self._migrations.arriving(pod)) is not None:
+            if pod["status"].get("phase") in vm.FINAL:
+                self._arrivals.ended(pod, arrived=False)
+            elif await self._migrations.end_target(host, pod, arriving):
+                return 0.0  # it runs here, in a pod that ends
+            return None
         grace = pod["metadata"].get("deletionGracePeriodSeconds")
         if vmi is None or not grace or uid in self._shutdown_requested:
             return None
@@ -89,12 +96,19 @@ class KubeletPods:
         return None
 
     async def run(self, host: AgentHost, pod: Object, instance: Object | None) -> float | None:
-        if instance is None or pod["status"].get("phase") != "Running" or instance["metadata"].get("deletionTimestamp"):
-            return None  # a watch update of the pod or the VMI brings it back
+        if pod["status"].get("phase") != "Running":
+            return None  # a watch update of the pod brings it back
         uid = pod["metadata"]["uid"]
-        self._launchers.assign(instance["metadata"]["uid"], uid)
         try:
-            again = await self._sync(host, pod, instance)
+            if instance is None or self._cache.instances.get(key_of(instance)) is None:
+                again = await self._elsewhere(host, pod)
+            elif instance["metadata"].get("deletionTimestamp"):
+                return None
+            else:
+                self._vmi_seen.add(uid)
+                self._unfollow(pod)
+                self._launchers.assign(instance["metadata"]["uid"], uid)
+                again = await self._sync(host, pod, instance)
         except HypervisorAway:
             since = self._away.setdefault(uid, self._clock.monotonic())
             if self._clock.monotonic() - since < LAUNCHER_PATIENCE:
@@ -103,6 +117,32 @@ class KubeletPods:
         self._away.pop(uid, None)
         return again
 
+    # -- pods whose VMI is on another node
+
+    async def _elsewhere(self, host: AgentHost, pod: Object) -> float | None:
+        """It may arrive here, or has left; or its status does not have this node yet."""
+        key, uid = vm.launches(pod), pod["metadata"]["uid"]
+        if key is None or self._cache.followed is None:
+            return None
+        now = self._clock.monotonic()
+        waited = now - self._without_vmi.setdefault(uid, now)
+        if not migration.job_uid(pod) and uid not in self._vmi_seen and waited < FOLLOW_AFTER:
+            return FOLLOW_AFTER - waited
+        self._cache.followed.follow(uid, key)
+        if (arriving := self._migrations.arriving(pod)) is not None:
+            self._launchers.assign(arriving["metadata"]["uid"], uid)
+            return await self._migrations.run_target(host, pod, arriving)
+        if (departed := self._migrations.departed(pod)) is not None:
+            return await self._launchers.end_source(uid, departed["metadata"]["uid"])
+        return None  # a watch update of the VMI brings it back
+
+    def _unfollow(self, pod: Object) -> None:
+        self._without_vmi.pop(pod["metadata"]["uid"], None)
+        if self._cache.followed is not None:
+            self._cache.followed.release(pod["metadata"]["uid"])
+
+    # -- pods whose VMI is on this node
+
     async def _sync(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
         if (instance.get("status") or {}).get("phase") == "Scheduled":
             return await self._start(host, pod, instance)
@@ -110,7 +150,14 @@ class KubeletPods:
 
     async def _sync_running(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
         """A VMI that is reported as Running. Its launcher ends with its domain, and the kubelet reports that."""
+        if (departed := self._migrations.departed(pod)) is not None:  # and came back, into another pod
+            return await self._launchers.end_source(pod["metadata"]["uid"], departed["metadata"]["uid"])
         state = await self._launchers.state(instance["metadata"]["uid"])
+        if migration.is_source(instance, host.name):
+            domain = state.domain.to_domain() if state.domain is not None else None
+            left, again = await self._migrations.run_source(host, pod, instance, domain)
+            if left or domain is not None:
+                return again  # nothing else is done to a VM that is to leave
         if state.domain is not None:
             instance = await self._report.vmi_waits_no_more(instance)
             await self._actions.carry_out(host, pod, instance, state.domain.to_domain())
@@ -118,24 +165,14 @@ class KubeletPods:
         return None
 
     async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
-        claims = await self._claims(pod)
-
-        def claim(namespace: str, name: str) -> Object | None:
-            return claims.get((namespace, name))
-
-        if device_status.unsettled_devices(instance, pod, claim):
+        if not await self._requests.settled(pod, instance):
             return None  # the watch update of the status wakes the pod
-        wires: Sequence[Wire] = ()
-        if network_info.interfaces(instance):
-            try:
-                wires = await networks.decided(self._store, host, pod, instance, claim, isolated=True)
-            except NotReady as error:
-                why = rejection.of_error(error, RejectionCode.NETWORK_NOT_READY)
-                await self._report.vmi_waits(instance, why, status_reporter.FAILED_NETWORKS)
-                return 1.0
-        env = await domain_builder.published_environment(self._store, host.name, pod, claim)
-        request = StartVmi(_for_launcher(instance), network_info.write(wires) if wires else "", env,
-                           vmi_actions.starts_paused(instance))
+        try:
+            request, wires = await self._requests.of(host, pod, instance)
+        except NotReady as error:
+            why = rejection.of_error(error, RejectionCode.NETWORK_NOT_READY)
+            await self._report.vmi_waits(instance, why, status_reporter.FAILED_NETWORKS)
+            return 1.0
         try:
             domain = await self._start_domain(request)
         except StartFailed as error:  # of the VMI, on whichever host: its launcher ends, and the pod fails
@@ -161,29 +198,15 @@ class KubeletPods:
         finally:
             self._starting.discard(uid)
 
-    async def _claims(self, pod: Object) -> Mapping[tuple[str, str], Object]:
-        """Read one by one when they are needed: a node agent does not watch the claims of the whole cluster."""
-        namespace, out = pod["metadata"]["namespace"], {}
-        for name in dict.fromkeys(name for _, name in pod_claims.claim_names(pod) if name):
-            try:
-                out[namespace, name] = await self._store.get(kinds.RESOURCE_CLAIM, name, namespace)
-            except NotFound:
-                continue
-        return out
-
-
-def _for_launcher(instance: Object) -> Object:
-    """Without the record of who wrote which field, which is larger than the rest."""
-    return {**instance, "metadata": {key: value for key, value in instance["metadata"].items() if key != "managedFields"}}
-
 
 class _KubeletStatusReporter(StatusReporter):
     """Writes nothing to pods, which are the kubelet's: why a VMI waits is a condition of the VMI."""
 
     def _live_migratable(self, instance: Object) -> Condition:
-        """Launchers in pods do not reach each other."""
+        """Devices of claims do not travel from pod to pod yet."""
         computed = super()._live_migratable(instance)
-        return Condition(live_migratable.TYPE, False, NOT_MIGRATABLE, NO_MIGRATION) if computed.status else computed
+        blocked = computed.status and live_migratable.depends_on_claims(instance)
+        return Condition(live_migratable.TYPE, False, live_migratable.LAUNCHER, CLAIMS_STAY) if blocked else computed
 
     async def vmi_waits(self, instance: Object, why: Rejection, reason: str) -> None:
         text, now = render(why), rfc3339(self._clock.now())

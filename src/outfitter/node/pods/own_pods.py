@@ -27,6 +27,7 @@ from outfitter.node.pods import secrets
 from outfitter.node.pods.domain_builder import DomainBuilder
 from outfitter.node.pods.pod_cache import PodCache, claims_in_use, vmi_runs
 from outfitter.node.pods.pod_preparation import PodPreparation, Unprepared
+from outfitter.node.pods.vmi_arrivals import OwnArrivals
 from outfitter.node.pods.vmi_migrations import VmiMigrations
 from outfitter.node.pool_pages import PoolPages
 from outfitter.node.status_reporter import StatusReporter
@@ -62,8 +63,9 @@ class OwnPods:
         self._nics = NicSync(HostNics(self._networks, cache, build_nic), self._report, clock=clock)
         self._bookings = ClaimBookings(store, preparation, PoolPages(store, pages), clock=clock)
         self._devices = PodPreparation(self._bookings, preparation, cache.claim, clock=clock, audit=audit)
-        self._migrations = VmiMigrations(store, cache, self._report, devices=self._devices, attached=self._networks,
-                                         domains=self._domains, clock=clock)
+        arrivals = OwnArrivals(store, cache, self._report, devices=self._devices, attached=self._networks,
+                               domains=self._domains)
+        self._migrations = VmiMigrations(store, cache, self._report, arrivals, clock=clock)
         self._starting: set[str] = set()  # VMIs whose domains are being started
         self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
 

@@ -10,13 +10,18 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, pod_claims, vm
 from outfitter.api.validate.readable import UnreadableObject
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.pods.followed_vmis import FollowedVmis
 from outfitter.store.informer import Informer, key_of
 
 
 class PodCache:
-    def __init__(self, pods: Informer[Object], instances: Informer[Object], claims: Informer[Object] | None = None) -> None:
-        """`claims` is None where claims are read one by one (`kubelet_pods.py`)."""
-        self.pods, self.instances, self.claims = pods, instances, claims
+    def __init__(
+        self, pods: Informer[Object], instances: Informer[Object], claims: Informer[Object] | None = None,
+        followed: FollowedVmis | None = None,
+    ) -> None:
+        """`claims` is None where claims are read one by one (`kubelet_pods.py`). `followed`: VMIs that are on other nodes,
+        where `instances` has those of this node alone."""
+        self.pods, self.instances, self.claims, self.followed = pods, instances, claims, followed
         self._written: dict[str, str] = {}  # pod or VMI -> the revision at which this process wrote that it runs
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
@@ -45,6 +50,21 @@ class PodCache:
         key = vm.launches(pod)
         instance = self.instances.get(key) if key else None
         return instance if instance is not None and instance["metadata"]["uid"] == self.vmi_uid(pod) else None
+
+    def vmi_named(self, pod: Object) -> Object | None:
+        """The VMI of which a pod is a launcher, wherever it runs; None if it is not known."""
+        key, reference = vm.launches(pod), vm.owner(pod, kinds.VMI.kind)
+        if key is None or reference is None:
+            return None
+        vmi = self.instances.get(key)
+        if vmi is None and self.followed is not None:
+            vmi = self.followed.get(key)
+        return vmi if vmi is not None and vmi["metadata"]["uid"] == reference["uid"] else None
+
+    def put_vmi(self, vmi: Object) -> None:
+        """The answer to a write of this process."""
+        if self.followed is None or not self.followed.put(vmi):
+            self.instances.put(vmi)
 
     def vmi_uid(self, pod: Object) -> str | None:
         """The uid of the VMI that runs in a pod. An owner reference alone proves nothing: anyone who may create pods can write

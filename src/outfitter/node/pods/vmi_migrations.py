@@ -1,5 +1,5 @@
 """The node agent's part of live migrations: on the target it prepares and reports the arrival, on the source it copies, aborts
-and reports a failure. Called by `own_pods`, which holds the host's lock; every call may be repeated.
+and reports a failure. Called by who runs the pods of the host, with the host's lock; every call may be repeated.
 
 Who writes what: `api.kubevirt.migration`. The VMI runs where its status.nodeName says, which changes in one write when the
 target's agent sees the domain run there. Until then the source's agent reports no end of a domain that has left by a migration:
@@ -12,21 +12,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from outfitter.api import conditions, kinds, rejection
+from outfitter.api import conditions, kinds
 from outfitter.api.hypervisor import Domain, MigrationJob, MigrationLimits, MigrationTarget
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config, migration, network_info, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.quantity import to_int
-from outfitter.api.rejection import RejectionCode
-from outfitter.errors import HypervisorError, NotReady, OutfitterError, StartFailed
-from outfitter.node import networks, nic_plan, status_reporter
+from outfitter.errors import HypervisorError, NotReady, StartFailed
+from outfitter.node import networks, nic_plan
 from outfitter.node.agent_host import AgentHost
-from outfitter.node.networks import Networks
-from outfitter.node.pods import secrets
-from outfitter.node.pods.domain_builder import DomainBuilder
 from outfitter.node.pods.pod_cache import PodCache, vmi_runs
-from outfitter.node.pods.pod_preparation import PodPreparation
+from outfitter.node.pods.vmi_arrivals import VmiArrivals
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
@@ -35,6 +31,7 @@ log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between two looks at a copy
 PROGRESS_EVERY = 5.0  # seconds between two writes of its progress
 DETACH_PATIENCE = 30.0  # seconds for a guest to release NICs on VFs
+REACH_PATIENCE = 30.0  # seconds for the target's agent to accept connections
 LEFT_PATIENCE = 10.0  # seconds for the target's agent to report what has left the source
 GIB = 1 << 30
 BRIDGE = "bridge/"  # in targetSources, before the alias of a NIC
@@ -42,18 +39,17 @@ PRIMARY = "eth0"  # the interface of a pod on the pod network
 # Codes of failures, beside those of `controllers.migrations.migration_phase`.
 COPY_FAILED, COPY_LOST, NO_PROGRESS, TOO_SLOW = "CopyFailed", "CopyLost", "NoProgress", "CompletionTimeout"
 TARGET_REFUSED, NOT_ARRIVED, CANCELLED = "TargetRefused", "NotArrived", "Cancelled"
-NIC_NOT_RELEASED = "NicNotReleased"
+NIC_NOT_RELEASED, TARGET_UNREACHABLE = "NicNotReleased", "TargetUnreachable"
 
 
 class VmiMigrations:
     def __init__(
-        self, store: Store, cache: PodCache, report: StatusReporter, *, devices: PodPreparation, attached: Networks,
-        domains: DomainBuilder, clock: Clock,
+        self, store: Store, cache: PodCache, report: StatusReporter, arrivals: VmiArrivals, *, clock: Clock
     ) -> None:
-        self._store, self._cache, self._report, self._devices = store, cache, report, devices
-        self._networks, self._domains, self._clock = attached, domains, clock
+        self._store, self._cache, self._report, self._arrivals, self._clock = store, cache, report, arrivals, clock
         self._begun: set[str] = set()  # migrations whose copy this process began
         self._detaching: dict[str, float] = {}  # migrations whose guest is asked to release NICs -> since when, monotonic
+        self._unreached: dict[str, float] = {}  # migrations whose target's agent cannot be reached -> since when, monotonic
         self._left: dict[str, float] = {}  # migrations whose domain has left this host -> since when, monotonic
         self._progress: dict[str, tuple[float, float, float]] = {}  # -> least remaining, since when, time of the last write
 
@@ -61,7 +57,7 @@ class VmiMigrations:
 
     def arriving(self, pod: Object) -> Object | None:
         """The VMI that may arrive in a pod by a migration; None for a pod that runs its VMI, and for other pods."""
-        vmi, job_uid = self._vmi(pod), migration.job_uid(pod)
+        vmi, job_uid = self._cache.vmi_named(pod), migration.job_uid(pod)
         if vmi is None or not job_uid or self._runs_here(vmi, pod):
             return None
         if migration.under_way(vmi) and migration.state(vmi)["migrationUid"] != job_uid:
@@ -70,15 +66,10 @@ class VmiMigrations:
 
     def departed(self, pod: Object) -> Object | None:
         """The VMI that has left a pod by a migration."""
-        vmi = self._vmi(pod)
+        vmi = self._cache.vmi_named(pod)
         if vmi is None or self._runs_here(vmi, pod) or not (vmi.get("status") or {}).get("nodeName"):
             return None
         return vmi if self._was_source(vmi, pod) else None
-
-    def _vmi(self, pod: Object) -> Object | None:
-        key, reference = vm.launches(pod), vm.owner(pod, kinds.VMI.kind)
-        vmi = self._cache.instances.get(key) if key else None
-        return vmi if vmi is not None and reference is not None and vmi["metadata"]["uid"] == reference["uid"] else None
 
     def _runs_here(self, vmi: Object, pod: Object) -> bool:
         status = vmi.get("status") or {}
@@ -96,31 +87,17 @@ class VmiMigrations:
     # -- target
 
     async def run_target(self, host: AgentHost, pod: Object, vmi: Object) -> float | None:
-        """Prepare devices and networks, report the pod as Running; after the hand-over, be ready and report the arrival."""
+        """Have the pod run; after the hand-over, be ready and report the arrival."""
         if not vmi_runs(vmi):
             return None
-        if missing := await self._devices.prepare(host, pod):
-            if missing.final or self._devices.gives_up(host.name, pod, missing):
-                await self._report.pod_rejected(pod, missing.rejection, status_reporter.FAILED_PREPARE)
-                return None
-            await self._report.waiting(pod, missing.rejection)
-            return 1.0
-        try:
-            annotations = await self._networks.decide(host, pod, vmi)
-        except NotReady as error:
-            network = rejection.of_error(error, RejectionCode.NETWORK_NOT_READY)
-            await self._report.waiting(pod, network, status_reporter.FAILED_NETWORKS)
-            return 1.0
-        if pod["status"].get("phase") != "Running":
-            try:
-                pod = await self._report.pod_running(pod, "", annotations)
-            except OutfitterError:
-                self._networks.forget(pod)  # they were not written
-                raise
-            self._cache.put(kinds.POD, pod)
-        if not migration.is_target(vmi, pod):
+        running = await self._arrivals.pod_runs(host, pod)
+        if not isinstance(running, dict):
+            return running
+        if not migration.is_target(vmi, running):
+            if migration.state(vmi).get("migrationUid") == migration.job_uid(pod):
+                self._arrivals.ended(pod, arrived=False)  # it has failed
             return None  # the hand-over wakes it
-        return await self._receive(host, pod, vmi)
+        return await self._receive(host, running, vmi)
 
     async def _receive(self, host: AgentHost, pod: Object, vmi: Object) -> float | None:
         record, domain = migration.state(vmi), await self._arrived(host, vmi)
@@ -131,26 +108,29 @@ class VmiMigrations:
             why = f"the VM left {record.get('sourceNode')} and does not run on {host.name}"
             await self._fail(vmi, NOT_ARRIVED, why)
             return None
-        if not record.get("targetNodeAddress") and not record.get("abortRequested"):
+        known = record.get("targetNodeAddress") and record.get("targetCertificate", "") == self._arrivals.certificate
+        if not known and not record.get("abortRequested"):
             return await self._prepare(host, pod, vmi)
+        try:
+            self._arrivals.admit(pod, vmi)
+        except HypervisorError as error:
+            await self._fail(vmi, TARGET_REFUSED, f"{host.name}: {error.message}")
+            return None
         return POLL if record.get("startTimestamp") else None
 
     async def _prepare(self, host: AgentHost, pod: Object, vmi: Object) -> float | None:
-        secret_files = await secrets.files(self._store, vmi)
-        if isinstance(secret_files, str):
-            await self._fail(vmi, TARGET_REFUSED, secret_files)
-            return None
         try:
-            domain = await self._domains.build(host, pod, migration.on_target(vmi), secret_files)
-            target = await host.hypervisor.prepare_incoming(domain)
-        except (StartFailed, HypervisorError) as error:
+            target = await self._arrivals.prepare(host, pod, vmi)
+        except (StartFailed, HypervisorError, NotReady) as error:
             await self._fail(vmi, TARGET_REFUSED, f"{host.name}: {error.message}")
             return None
         change: Object = {"targetNodeAddress": target.address}
-        sources = {**({"drive": target.drive} if target.drive else {}),
+        if target.certificate:  # of another process, if this one was restarted
+            change["targetCertificate"] = target.certificate
+        sources = {"drive": target.drive, "driver": target.driver,
                    **{f"{BRIDGE}{alias}": bridge for alias, bridge in target.bridges.items()}}
-        if sources:
-            change["targetSources"] = sources
+        if any(sources.values()):
+            change["targetSources"] = {name: value for name, value in sources.items() if value}
         await self._patch(vmi, {"migrationState": change})
         return POLL
 
@@ -169,7 +149,7 @@ class VmiMigrations:
         more: Object = migration.arrived_devices(vmi)
         names = [str(entry["name"]) for entry in network_info.interfaces(vmi)]
         nics = nic_plan.named(domain.nics, names)
-        interfaces = nic_plan.arrived(networks.statuses(vmi, self._networks.of(pod)), nics)
+        interfaces = nic_plan.arrived(networks.statuses(vmi, await self._arrivals.wires(host, pod, vmi)), nics)
         known = {network["name"]: PRIMARY for network in network_info.networks(vmi) if network.get("pod") is not None}
         interfaces = [{**entry, "podInterfaceName": name} if "podInterfaceName" not in entry and (
             name := known.get(entry["name"])) else entry for entry in interfaces]
@@ -179,7 +159,7 @@ class VmiMigrations:
         fresh = await self._patch(vmi, {
             **more, "nodeName": host.name, "activePods": {**others, uid: host.name}, "migrationState": done,
             **({"interfaces": interfaces} if interfaces else {})})
-        self._networks.forget(pod)
+        self._arrivals.ended(pod, arrived=True)
         await self._report.action_done(fresh, "Migrated", f"The VirtualMachineInstance migrated to node {host.name} from "
                                                           f"{record.get('sourceNode')}")
 
@@ -189,6 +169,7 @@ class VmiMigrations:
         if migration.is_target(vmi, pod) and vmi_runs(vmi) and (domain := await self._arrived(host, vmi)) is not None:
             await self._complete(host, pod, vmi, domain)
             return True
+        self._arrivals.ended(pod, arrived=False)
         await host.hypervisor.cancel_incoming(uid)
         if not vmi_runs(vmi) or (migration.state(vmi).get("completed") and (vmi["status"].get("nodeName") != host.name)):
             await host.hypervisor.stop(uid)  # of a VM that has ended, or a copy that the source knows nothing of
@@ -210,8 +191,12 @@ class VmiMigrations:
             return False, None
         if not record.get("targetNodeAddress"):
             return False, None  # the target's agent wakes it
+        begin: Object = {} if started else {"startTimestamp": rfc3339(self._clock.now())}
+        if (certificate := self._arrivals.certificate) and record.get("sourceCertificate") != certificate:
+            begin["sourceCertificate"] = certificate
+        if begin:
+            vmi = await self._patch(vmi, {"migrationState": begin})
         if not started:
-            vmi = await self._patch(vmi, {"migrationState": {"startTimestamp": rfc3339(self._clock.now())}})
             await self._report.action_done(vmi, "Migrating", f"VirtualMachineInstance is migrating to {record['targetNode']}.")
         return False, await self._copy(host, vmi, job_uid)
 
@@ -248,12 +233,13 @@ class VmiMigrations:
             if again is not None:
                 return min(again, 1.0)
             settings = (await self._config()).migrations
-            sources: Mapping[str, str] = record.get("targetSources") or {}
-            target = MigrationTarget(str(record["targetNodeAddress"]), str(sources.get("drive", "")), {
-                key.removeprefix(BRIDGE): str(bridge) for key, bridge in sources.items() if key.startswith(BRIDGE)},
-                migration.device_moves(vmi))
             try:
-                await hypervisor.migrate(uid, target, MigrationLimits(settings.bandwidth, settings.auto_converge))
+                await hypervisor.migrate(uid, _target(vmi), MigrationLimits(settings.bandwidth, settings.auto_converge))
+            except NotReady as error:
+                if self._late_target(job_uid):
+                    await self._end_copy(host, vmi, job_uid, TARGET_UNREACHABLE, f"{host.name}: {error.message}")
+                    return None
+                return POLL
             except HypervisorError as error:
                 await self._end_copy(host, vmi, job_uid, COPY_FAILED, f"{host.name}: {error.message}")
                 return None
@@ -276,6 +262,10 @@ class VmiMigrations:
     def _late_nics(self, job_uid: str) -> bool:
         now = self._clock.monotonic()
         return now - self._detaching.setdefault(job_uid, now) >= DETACH_PATIENCE
+
+    def _late_target(self, job_uid: str) -> bool:
+        now = self._clock.monotonic()
+        return now - self._unreached.setdefault(job_uid, now) >= REACH_PATIENCE
 
     async def _late(self, vmi: Object, job_uid: str, job: MigrationJob) -> tuple[str, str] | None:
         """Write the progress now and then; why the copy has to be aborted."""
@@ -322,6 +312,7 @@ class VmiMigrations:
         self._begun.discard(job_uid)
         self._left.pop(job_uid, None)
         self._detaching.pop(job_uid, None)
+        self._unreached.pop(job_uid, None)
         self._progress.pop(job_uid, None)
 
     async def _end_copy(self, host: AgentHost, vmi: Object, job_uid: str, *why: str, **more: str) -> None:
@@ -341,9 +332,20 @@ class VmiMigrations:
         fresh = await self._store.patch(kinds.VMI, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": dict(change)}, meta["namespace"],
             subresource="status")
-        self._cache.instances.put(fresh)
+        self._cache.put_vmi(fresh)
         return fresh
 
     async def _config(self) -> KubeVirtConfig:
         found = (await self._store.list(kinds.KUBEVIRT)).items
         return kubevirt_config.read_config(kubevirt_config.active_kubevirt(found))
+
+
+def _target(vmi: Object) -> MigrationTarget:
+    """As the target's agent and the controllers wrote it."""
+    record = migration.state(vmi)
+    sources: Mapping[str, str] = record.get("targetSources") or {}
+    bridges = {key.removeprefix(BRIDGE): str(bridge) for key, bridge in sources.items() if key.startswith(BRIDGE)}
+    return MigrationTarget(
+        str(record["targetNodeAddress"]), str(sources.get("drive", "")), bridges, migration.device_moves(vmi),
+        driver=str(sources.get("driver", "")), certificate=str(record.get("targetCertificate") or ""),
+        migration=str(record["migrationUid"]))

@@ -274,7 +274,10 @@ FIELDS: Mapping[str, str] = {
     "targetFlavor.hostCells": "The target's NUMA cells of the guest, in the order of the guest's.",
     "targetFlavor.pinned": "Dedicated CPUs of each cell of the target, counted.",
     "targetFlavor.cpus": "Dedicated CPUs of each cell of the target, by number.",
-    "migrationState.targetSources": "Of the domain on the target: drive, its config drive; bridge/ALIAS, a NIC's bridge.",
+    "migrationState.targetCertificate": "PEM: by which the node agent of the target is known to that of the source.",
+    "migrationState.sourceCertificate": "PEM: by which the node agent of the source is known to that of the target.",
+    "migrationState.targetSources": "Of the domain on the target: drive, its config drive; driver, session or system of a "
+                                    "launcher's libvirt; bridge/ALIAS, a NIC's bridge.",
     "migrationState.startTimestamp": "When the copy began.",
     "migrationState.endTimestamp": "When it ended.",
     "migrationState.targetNodeDomainReadyTimestamp": "When the guest ran on the target.",

@@ -71,8 +71,8 @@ FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claim
                    "pinned": {"*": int}, "cpus": {"*": [int]}, "devices": [{"name!": str, "alias": str, "count!": int}]}
 DEVICE_STATUS: Shape = fields(DEVICE_STATUSES, "gpuStatuses hostDeviceStatuses interfaceStatuses")
 MIGRATION_STATE: Shape = {
-    **fields(str, "migrationUid sourceNode sourcePod targetNode targetPod targetNodeAddress failureReason failureCode "
-                  "abortStatus mode"),
+    **fields(str, "migrationUid sourceNode sourcePod targetNode targetPod targetNodeAddress targetCertificate "
+                  "sourceCertificate failureReason failureCode abortStatus mode"),
     **fields(bool, "completed failed abortRequested targetNodeDomainDetected sourceDomainLeft"),
     **fields(Time, "startTimestamp endTimestamp targetNodeDomainReadyTimestamp"),
     "targetDeviceStatus": DEVICE_STATUS, "targetSources": LABELS,

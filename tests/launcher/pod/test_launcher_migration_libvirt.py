@@ -1,0 +1,113 @@
+"""Live migration between two launcher pods with libvirt and QEMU, each a container with PID, mount and host name of its own,
+on two nodes: what libvirt and QEMU send goes through the migration proxies of both node agents."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from outfitter.api.hypervisor import MigrationLimits, MigrationTarget
+from outfitter.api.kinds import Object
+from outfitter.api.launcher import launcher_paths
+from outfitter.api.launcher.launcher_protocol import StartVmi
+from outfitter.node.launchers import Launchers
+from tests.hardware import embed, guest
+from tests.hardware.daemon import FOLDERS
+from tests.launcher.hypervisor_hosts import needs_libvirt
+from tests.launcher.pod.launcher_process import PATIENCE, UID, LauncherProcess, PodFolder, vmi
+
+pytestmark = [pytest.mark.libvirt, needs_libvirt]
+JOB = "5e0c0f7e-7c1d-4a8b-9d7f-0b8c3c2f8a10"
+
+
+@dataclass
+class Node:
+    """A node with one launcher pod."""
+
+    pod: PodFolder
+    process: LauncherProcess
+    agent: Launchers
+
+
+def container(pod: PodFolder, name: str) -> tuple[str, ...]:
+    """What starts a command as the first process of a container that has the sockets where a pod has them."""
+    folder = pod.container / "libvirt"
+    for here in FOLDERS:
+        (folder / here).mkdir(parents=True)
+    (folder / "etc" / "qemu.conf").write_text(embed.SETTINGS)
+    mounts = {**{folder / here: there for here, there in FOLDERS.items()}, pod.sockets: launcher_paths.FOLDER}
+    binds = " && ".join(f"mkdir -p {there} && mount --bind {here} {there}" for here, there in mounts.items())
+    return ("unshare", "--mount", "--uts", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc",
+            "sh", "-c", f'hostname {name} && mount -t tmpfs run /run && {binds} && exec "$0" "$@"')
+
+
+@asynccontextmanager
+async def nodes() -> AsyncIterator[tuple[Node, Node, Object]]:
+    """The VM runs on the first one."""
+    with tempfile.TemporaryDirectory(prefix="of-") as folder:
+        obj = vmi(devices={"disks": [{"name": "boot", "disk": {"bus": "virtio"}}]})
+        disk = guest.image(Path(folder))
+        obj["spec"]["volumes"] = [{"name": "boot", "hostDisk": {"path": str(disk), "type": "Disk", "shared": True}}]
+        found = []
+        try:
+            for name in ("a", "b"):
+                (Path(folder) / name).mkdir()
+                pod = PodFolder(Path(folder) / name)
+                agent = Launchers(pod.kubelet, migration_address=("127.0.0.1", 0))
+                process = LauncherProcess(pod, "--socket", f"{launcher_paths.FOLDER}/{launcher_paths.SOCKET}",
+                                          before=container(pod, name))
+                agent.assign(UID, pod.uid)
+                found.append(Node(pod, process, agent))
+            for node in found:
+                await asyncio.to_thread(node.process.listens)
+            assert await found[0].agent.start_vmi(StartVmi(obj)) is not None
+            yield found[0], found[1], obj
+        except BaseException:
+            print(*(node.pod.log.read_text() for node in found), sep="\n")
+            raise
+        finally:
+            for node in found:
+                node.process.kill()
+                await node.agent.close()
+
+
+async def ready(source: Node, target: Node, obj: Object) -> MigrationTarget:
+    """As the record of the migration brings it from one agent to the other."""
+    expected = await target.agent.expect_vmi(StartVmi(obj), JOB)
+    target.agent.proxy.expect(JOB, target.pod.uid, source.agent.proxy.certificate)
+    return expected
+
+
+async def until(check: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await check():  # noqa: ASYNC110  # another process does it
+            await asyncio.sleep(0.05)
+
+
+async def test_a_vm_migrates_from_pod_to_pod() -> None:
+    async with nodes() as (source, target, obj):
+        address = await ready(source, target, obj)
+        await source.agent.migrate(UID, address, MigrationLimits())
+
+        async def arrived() -> bool:
+            job = await source.agent.migration(UID)
+            assert job is None or not job.failed, job
+            domain = (await target.agent.domains()).get(UID)
+            return domain is not None and not domain.migrating
+
+        await until(arrived)
+        await until(lambda: _gone(source))
+        assert await source.agent.end_source(source.pod.uid, UID) is None
+        assert await asyncio.to_thread(source.process.ended) == (0, "Migrated: the VM runs in another pod")
+        assert await target.agent.stop(UID, 120.0) is not None
+        assert await asyncio.to_thread(target.process.ended) == (0, "Stopped: the guest was shut down on request")
+
+
+async def _gone(node: Node) -> bool:
+    return UID not in await node.agent.domains()
