@@ -18,8 +18,8 @@ from outfitter.api.conditions import Condition
 from outfitter.apiserver import auth
 from outfitter.apiserver.app import App as ApiServer
 from outfitter.apiserver.server import Server
+from outfitter.controllers.attachment_pods import AttachmentPods
 from outfitter.controllers.device_status import DeviceStatus
-from outfitter.controllers.embedded.attachment_pods import AttachmentPods
 from outfitter.controllers.embedded.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.embedded.device_taint_eviction import DeviceTaintEviction
 from outfitter.controllers.embedded.event_expiry import EventExpiry

@@ -463,6 +463,6 @@ def test_network_cards_of_a_vm_that_migrated_have_the_functions_of_its_new_pod()
         "extendedResourceClaimStatus": {"resourceClaimName": "new"}}}
     vmi: Object = {"spec": {"domain": {"devices": {"interfaces": [{"name": "fast"}, {"name": "kept"}]}}}, "status": {
         "deviceStatus": {"interfaceStatuses": [entry("fast", "old"), entry("kept", "elsewhere"), entry("gone", "old")]}}}
-    assert running_interfaces(vmi, pod, [entry("fast", "new")]) == [
+    assert running_interfaces(vmi, [pod], [entry("fast", "new")]) == [
         entry("kept", "elsewhere"), entry("fast", "new")]
-    assert running_interfaces(vmi, pod, []) == [entry("fast", "old"), entry("kept", "elsewhere")]
+    assert running_interfaces(vmi, [pod], []) == [entry("fast", "old"), entry("kept", "elsewhere")]

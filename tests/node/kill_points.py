@@ -42,7 +42,7 @@ STEPS = {
     ("outfitter.node.pods.own_pods", "sweep"): "sweep",
     ("outfitter.node.nic_hotplug", "sync"): "plug",
     ("outfitter.node.nic_hotplug", "_unplug"): "unplug",
-    ("outfitter.controllers.embedded.attachment_pods", "_sync"): "attachment",
+    ("outfitter.controllers.attachment_pods", "_sync"): "attachment",
     ("outfitter.controllers.embedded.claim_deallocation", "_free"): "free",
     ("outfitter.controllers.vmi", "_relaunch"): "relaunch",
 }

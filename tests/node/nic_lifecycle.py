@@ -29,12 +29,13 @@ hosts:
   numa: [{id: 0, cpus: 0-15, memory: 64Gi}]
   pci:
   - {address: 0000:3b:00.0, vendor: 8086, product: 1572, class: 020000, driver: i40e, interface: ens1f0, numa: 0,
-     vfs: {count: 3, product: 154c}}
+     vfs: {count: 4, product: 154c}}
   bridges: [{name: br0}, {name: br1}]
 """
-VFS = 3
+VFS = 4
 NAMES = ["vm0", "vm1"]
-NICS = ["red", "green", "vf0", "vf1"]  # the last two are VFs
+NICS = ["red", "green", "vf0", "vf1", "vf-claim"]  # the last three are VFs, the last one by a claim from a template
+CLAIM = {"name": "net", "resourceClaimTemplateName": "one-vf"}
 PLAN = [("plug", 12), ("unplug", 4), ("attachment", 2), ("plug", 20), ("unplug", 6), ("release", 12)]
 ACTS = ("create", "start", "stop", "add", "add", "add", "remove", "remove", "link", "swap", "keep", "delete", "drop")
 PATIENCE = 200  # acts after which a kill should have happened
@@ -50,17 +51,19 @@ class NicLifecycle(LifecycleScenario):
                                            ("fast", {"type": "sriov", "vlan": 100}, vmi_lifecycle.RESOURCE)):
                 meta = {"annotations": {network_info.RESOURCE: resource}} if resource else {}
                 await self.create(kinds.NETWORK_ATTACHMENT, name, {"config": json.dumps({"name": name, **plugin})}, **meta)
+            await self.create(kinds.RESOURCE_CLAIM_TEMPLATE, "one-vf", {"spec": {"devices": {"requests": [
+                {"name": "vf", "exactly": {"deviceClassName": vmi_lifecycle.CLASS}}]}}})
 
     async def change(self, name: str, chance: random.Random, act: str) -> None:
         """What a user does to the NICs of a VM's template."""
         vm = await self.store.get(kinds.VM, name, "here")
         spec = vm["spec"]["template"]["spec"]
         cards, networks = list(spec["domain"]["devices"].get("interfaces") or ()), list(spec.get("networks") or ())
-        nic = chance.choice(NICS)
         known = {card["name"] for card in cards}
+        nic = chance.choice(NICS if act == "add" or not known else sorted(known))
         if act == "add" and nic not in known:
             cards.append({"name": nic, "sriov" if nic.startswith("vf") else "bridge": {}})
-            networks.append({"name": nic, "multus": {"networkName": "fast" if nic.startswith("vf") else "lan"}})
+            networks.append({"name": nic, **source(nic)})
         for card in cards:
             if card["name"] == nic and card.get("state") != "absent":
                 if act == "remove":
@@ -70,8 +73,9 @@ class NicLifecycle(LifecycleScenario):
         for network in networks:
             if act == "swap" and network["name"] == nic and not nic.startswith("vf"):
                 network["multus"] = {"networkName": "lan2" if network["multus"]["networkName"] == "lan" else "lan"}
+        claims = [CLAIM] if any("resourceClaim" in network for network in networks) else None
         await self.store.patch(kinds.VM, name, {"spec": {"template": {"spec": {
-            "domain": {"devices": {"interfaces": cards}}, "networks": networks}}}}, "here")
+            "domain": {"devices": {"interfaces": cards}}, "networks": networks, "resourceClaims": claims}}}}, "here")
 
     def _still_run(self) -> Iterator[str]:
         """A NIC that came or went makes no other VM of it."""
@@ -101,6 +105,11 @@ class NicLifecycle(LifecycleScenario):
         for pod in self.home.books.all(kinds.POD):
             if (launcher := attachment_pods.launcher_uid(pod)) is not None and launcher not in launchers:
                 yield f"{pod['metadata']['name']} outlived its launcher pod"
+        pods = {pod["metadata"]["name"] for pod in self.home.books.all(kinds.POD)}
+        for claim in self.home.books.all(kinds.RESOURCE_CLAIM):
+            owners = [owner["name"] for owner in claim["metadata"].get("ownerReferences") or () if owner["kind"] == "Pod"]
+            if owners and not pods & set(owners):
+                yield f"claim {claim['metadata']['name']} outlived its pod"
 
     def _nics(self, vmi: Object, nics: Mapping[str, object]) -> Iterator[str]:
         name = vmi["metadata"]["name"]
@@ -121,8 +130,15 @@ class NicLifecycle(LifecycleScenario):
             yield f"{name}: the VMI wants {sorted(wanted)}, the domain has {sorted(nics)}"
         if reported != set(nics):
             yield f"{name}: the status has {sorted(reported)}, the domain {sorted(nics)}"
-        if listed != {network_info.interface_name(nic) for nic in nics}:
+        if listed != {network_info.interface_name(nic) for nic in nics if "multus" in source(nic)}:
             yield f"{name}: network-status has {sorted(listed)}, the domain {sorted(nics)}"
+
+
+def source(nic: str) -> Object:
+    """What a NIC is attached to."""
+    if nic == "vf-claim":
+        return {"resourceClaim": {"claimName": CLAIM["name"], "requestName": "vf"}}
+    return {"multus": {"networkName": "fast" if nic.startswith("vf") else "lan"}}
 
 
 async def act(lifecycle: NicLifecycle, chance: random.Random) -> None:

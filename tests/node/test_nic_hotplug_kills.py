@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outfitter.api.kinds import Object
-from outfitter.controllers.embedded.attachment_pods import AttachmentPods
+from outfitter.controllers.attachment_pods import AttachmentPods
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import nic_plan
 from outfitter.node.agent_host import AgentHost

@@ -8,7 +8,7 @@ and again when it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.device import DeviceId, flag_attribute, left_the_bus
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import (
+    attachment_pods,
     device_refs,
     device_status,
     kubevirt_config,
@@ -70,6 +71,7 @@ class DeviceView:
     now: datetime
     timestamp: str  # the same moment as conditions have it
     pending: PendingReason | None = None
+    attached: tuple[Object, ...] = ()  # attachment pods, which hold what was plugged
 
     @property
     def closed(self) -> list[device_refs.List]:
@@ -106,10 +108,11 @@ def _devices_changed(vmi: Object, view: DeviceView) -> StatusChange:
     pod, status = view.pod, vmi.get("status") or {}
     if arrived := _arrived(vmi, pod):
         return StatusChange(arrived)
-    interfaces = network_entries(vmi, pod, view.claims, view.find)
+    interfaces = network_entries(vmi, pod, view.claims, view.find, view.attached)
     running = status.get("phase") == "Running" and not device_status.missing_devices(vmi)  # what is assigned stays assigned
     if running:
-        return _with_lost_devices(vmi, view, _interfaces_changed(status, running_interfaces(vmi, pod, interfaces)))
+        return _with_lost_devices(vmi, view, _interfaces_changed(
+            status, running_interfaces(vmi, (pod, *view.attached), interfaces)))
     if _is_current(vmi, view):
         return _interfaces_changed(status, interfaces)
     record = vm.flavored(vmi)
@@ -174,10 +177,11 @@ def _interfaces_changed(status: Object, interfaces: list[Object]) -> StatusChang
     return StatusChange({"deviceStatus": {network_info.STATUSES: interfaces or None}})
 
 
-def running_interfaces(vmi: Object, pod: Object, interfaces: list[Object]) -> list[Object]:
-    """What is assigned stays assigned, but for VFs of a pod that the VM migrated from, whose interfaces were unplugged or
-    have others now. Those that were plugged are new."""
-    named, used = {card.get("name") for card in network_info.interfaces(vmi)}, {name for _, name in pod_claims.claim_names(pod)}
+def running_interfaces(vmi: Object, pods: Sequence[Object], interfaces: list[Object]) -> list[Object]:
+    """What is assigned stays assigned, but for VFs of pods that the VM has no more: it migrated, or they were unplugged. Those
+    that were plugged are new. `pods`: the launcher pod and its attachment pods."""
+    named = {card.get("name") for card in network_info.interfaces(vmi)}
+    used = {name for pod in pods for _, name in pod_claims.claim_names(pod)}
     fresh = {entry["name"]: entry for entry in interfaces}
     kept = [dict(entry) for entry in (vmi["status"].get("deviceStatus") or {}).get(network_info.STATUSES) or ()
             if (entry.get("deviceResourceClaimStatus") or {}).get("resourceClaimName") in used
@@ -328,6 +332,7 @@ class DeviceStatus:
         self._launchers = LauncherPods(self._pods)
         self._pending: dict[str, PendingReason] = {}
         self._pods.add_index("claim", pod_claims.claim_keys)
+        self._pods.add_index("launcher", lambda pod: [attachment_pods.launcher_uid(pod) or ""])
         enqueue_on_change(self._instances, self.queue, self._in_a_pod)
         enqueue_on_change(self._pods, self.queue, instance_of, reads=_read_of_pod)
         enqueue_on_change(self._claims, self.queue, self._of_claim, reads=_read_of_claim)
@@ -381,7 +386,8 @@ class DeviceStatus:
         host = str(pod["spec"].get("nodeName") or "")
         change = decide(vmi, DeviceView(
             pod, self._claim, self._published.find, lambda device: self._published.published(device, host), self._gates(),
-            self._context.clock.now(), self._context.now(), pending))
+            self._context.clock.now(), self._context.now(), pending,
+            tuple(self._pods.by("launcher", pod["metadata"]["uid"]))))
         if change.status is not None:
             await self._context.patch_status(kinds.VMI, vmi, change.status)
         if (event := change.event) is not None:

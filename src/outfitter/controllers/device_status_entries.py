@@ -4,7 +4,7 @@ controller."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,15 +133,18 @@ def _product(device: Mapping[str, Any], driver: str) -> Object:
     return {"product": name} if name else {}
 
 
-def network_entries(instance: Object, pod: Object, claims: device_refs.Claims, find: Find) -> list[Object]:
-    """One entry for each network interface whose function one of the pod's claims got. The network plugin or the node agent
-    records on the pod which function an interface is on; this finds the claim that the function came from."""
+def network_entries(
+    instance: Object, pod: Object, claims: device_refs.Claims, find: Find, attached: Sequence[Object] = ()
+) -> list[Object]:
+    """One entry for each network interface whose function one of the claims of the pod or of its attachment pods got. The
+    network plugin or the node agent records on the pod which function an interface is on; this finds the claim that the
+    function came from."""
     wanted = {name: wire.address.lower() for name, wire in network_info.wires_of_pod(pod).items() if name and wire.address}
     if not wanted:
         return []
     host, nodes = pod["spec"].get("nodeName"), vm.shows_nodes(instance)
     by_address: dict[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {}
-    for claim_name in dict.fromkeys(name for _, name in pod_claims.claim_names(pod) if name):
+    for claim_name in dict.fromkeys(name for each in (pod, *attached) for _, name in pod_claims.claim_names(each) if name):
         claim = claims(pod["metadata"]["namespace"], claim_name) or {}
         for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ():
             device = find(result, host)

@@ -50,7 +50,7 @@ def launcher_pod(
     """The pod of an instance. `networks`: the resource that each of its networks takes of the host; `source`: the pod that it
     moves away from. NotReady: it asks for what is not permitted."""
     meta, spec = instance["metadata"], instance["spec"]
-    listed = [*(spec.get("resourceClaims") or ())]
+    listed = [*(spec.get("resourceClaims") or ())] if source is None else _claims_that_move(instance, source)
     if own := vm.flavored(instance).get("claimName"):
         listed.append({"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": own})
     resources = launcher_resources.resources(instance, settings, Counter((networks or {}).values()))
@@ -83,6 +83,14 @@ def launcher_pod(
     if listed:
         pod["spec"]["resourceClaims"] = listed
     return pod
+
+
+def _claims_that_move(instance: Mapping[str, Any], source: Mapping[str, Any]) -> list[Object]:
+    """The claims of a VMI for the target of a migration: not those of NICs that were plugged and are unplugged again. The VMI
+    keeps these entries, and the pod that it moves away from never had them."""
+    used = {ref.claim for ref in device_refs.request_refs(instance)}
+    had = {entry.get("name") for entry in (source.get("spec") or {}).get("resourceClaims") or ()}
+    return [entry for entry in instance["spec"].get("resourceClaims") or () if entry.get("name") in used | had]
 
 
 def target_pod(pod: Object, instance: Mapping[str, Any], job: Mapping[str, Any], host: str) -> Object:

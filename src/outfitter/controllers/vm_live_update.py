@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import kubevirt_config
+from outfitter.api.kubevirt import device_refs, kubevirt_config
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.live_update import nics, spec_fields
 from outfitter.api.live_update.contribution import RunningVm
-from outfitter.api.live_update.evaluator import NOTHING, Evaluation, evaluate
+from outfitter.api.live_update.evaluator import CLAIMS, NOTHING, Evaluation, evaluate
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.vmi import LauncherPods
 from outfitter.errors import Forbidden, Invalid
@@ -57,9 +57,20 @@ class VmLiveUpdate:
         return evaluation
 
     async def remove_from_template(self, vm: Object, patch: Object) -> None:
-        """NICs with state absent that the VMI has no more."""
+        """NICs with state absent that the VMI has no more, and the claims that nothing but these NICs used."""
         kept = {each["name"] for each in spec_fields.get(patch, nics.INTERFACES) or ()}
-        gone = [each["name"] for each in spec_fields.get(vm["spec"]["template"]["spec"], nics.INTERFACES) or ()
-                if each["name"] not in kept]
+        spec = vm["spec"]["template"]["spec"]
+        gone = [each["name"] for each in spec_fields.get(spec, nics.INTERFACES) or () if each["name"] not in kept]
+        if claims := _claims_left(spec, patch):
+            patch = {**patch, **claims}
         await self._context.patch(kinds.VM, vm, {"spec": {"template": {"spec": patch}}})
         await self._context.events.normal(vm, REMOVED, f"removed from the template, as it is unplugged: {', '.join(gone)}")
+
+
+def _claims_left(spec: Object, patch: Object) -> Object:
+    """resourceClaims without those that only the removed networks used; empty if there are none."""
+    used = {ref.claim for ref in device_refs.request_refs({"spec": {**spec, nics.NETWORKS: patch.get(nics.NETWORKS)}})}
+    released = {ref.claim for ref in device_refs.request_refs({"spec": spec})} - used
+    listed = spec.get(CLAIMS) or ()
+    left = [entry for entry in listed if entry.get("name") not in released]
+    return {CLAIMS: left or None} if len(left) < len(listed) else {}

@@ -13,6 +13,7 @@ from typing import Any
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, device_refs, network_info, pod_claims
+from outfitter.api.kubevirt.attachment_pods import Attachment
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.api.launcher import launcher_environment
 from outfitter.api.rejection import RejectionCode, carrying
@@ -56,11 +57,11 @@ class PluggedNics:
 
     names: frozenset[str]
     in_use: frozenset[str]  # PCI addresses of functions that the VM has
-    attachments: Mapping[str, Object]  # interface -> the attachment pod for its VF
+    attachments: Mapping[Attachment, Object]  # attachment pods by what they hold
 
-    def holder(self, network: str) -> Object | None:
-        """The attachment pod that holds a VF for a network: it runs, so that the VF is prepared."""
-        pod = self.attachments.get(network)
+    def holder(self, attachment: Attachment) -> Object | None:
+        """The attachment pod that holds what is plugged: it runs, so that its devices are prepared."""
+        pod = self.attachments.get(attachment)
         return pod if pod is not None and (pod.get("status") or {}).get("phase") == "Running" else None
 
 
@@ -199,8 +200,13 @@ def _other(interface: Mapping[str, Any]) -> str | None:
 
 def _claimed(context: NetworkContext, network: Mapping[str, Any], at: str) -> list[str]:
     ref, namespace = network["resourceClaim"], context.pod["metadata"]["namespace"]
-    holder = context.plugged.holder(network["name"]) if context.plugged is not None else None
-    pod = holder or context.pod
+    pod, attachment = context.pod, attachment_pods.of_network(network)
+    if context.plugged is not None and not attachment_pods.has(pod, attachment):
+        holder = context.plugged.holder(attachment)
+        if holder is None:
+            raise _not_booked(context, attachment, f"{at}.resourceClaim: claim {attachment.name} is not held on {context.host} "
+                                                   f"for interface {network['name']} yet")
+        pod = holder
     name = dict(pod_claims.claim_names(pod)).get(ref.get("claimName") or "")
     claim = context.claims(namespace, name) if name else None
     if claim is None:
@@ -209,7 +215,11 @@ def _claimed(context: NetworkContext, network: Mapping[str, Any], at: str) -> li
     if len(found) != 1:
         raise NotReady(f"{at}.resourceClaim: claim {name} has {len(found)} devices for request {ref.get('requestName')}: a "
                        "network interface is one; ask for one, or list the others in hostDevices by requests of their own")
-    return _addresses(found[0], f"{at}.resourceClaim", context)
+    functions = _addresses(found[0], f"{at}.resourceClaim", context)
+    if context.plugged is not None and not context.plugged.in_use.isdisjoint(functions):
+        raise NotReady(f"{at}.resourceClaim: the VM has {', '.join(functions)}, the device of request {ref.get('requestName')} "
+                       f"of claim {name}, already: use a request of its own for interface {network['name']}")
+    return functions
 
 
 def _counted(context: NetworkContext, resource: str, number: int, at: str, definition: Mapping[str, Any]) -> list[str]:
@@ -228,16 +238,22 @@ def _unused(context: NetworkContext, resource: str, network: str, at: str) -> li
     the network, one of that pod which the VM has no more."""
     assert context.plugged is not None
     listed = next(entry for entry in network_info.networks(context.instance) if entry["name"] == network)
-    own = attachment_pods.has_device(context.pod, listed)
-    if (pod := context.pod if own else context.plugged.holder(network)) is not None:
+    attachment = attachment_pods.of_network(listed)
+    own = attachment_pods.has(context.pod, attachment)
+    if (pod := context.pod if own else context.plugged.holder(attachment)) is not None:
         for device in _devices_of(context, pod, resource):
             functions = _addresses(device, at, context)
             if context.plugged.in_use.isdisjoint(functions):
                 return functions
-    waits = conditions.find(context.plugged.attachments.get(network) or {}, "PodScheduled") or {}
+    raise _not_booked(context, attachment, f"{at}: no VF of {resource} on {context.host} is booked for interface {network} yet")
+
+
+def _not_booked(context: NetworkContext, attachment: Attachment, message: str) -> NotReady:
+    """With what the scheduler reports of the attachment pod."""
+    assert context.plugged is not None
+    waits = conditions.find(context.plugged.attachments.get(attachment) or {}, "PodScheduled") or {}
     why = f": {waits['message']}" if waits.get("status") == "False" and waits.get("message") else ""
-    raise carrying(NotReady(f"{at}: no VF of {resource} on {context.host} is booked for interface {network} yet{why}"),
-                   RejectionCode.VF_NOT_BOOKED)
+    return carrying(NotReady(f"{message}{why}"), RejectionCode.VF_NOT_BOOKED)
 
 
 def _devices_of(context: NetworkContext, pod: Object, resource: str) -> list[tuple[str, Mapping[str, Any]]]:

@@ -153,8 +153,8 @@ class HostNics:
         await host.hypervisor.attach_interface(domain.uid, self._build(domain.xml, instance, name, wire))
 
     async def _wire(self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str) -> Wire | None:
-        attachments = {attachment_pods.interface(other): other for other in self._cache.attachments(pod)
-                       if not other["metadata"].get("deletionTimestamp")}
+        attachments = {attachment: other for other in self._cache.attachments(pod)
+                       if (attachment := attachment_pods.held(other)) and not other["metadata"].get("deletionTimestamp")}
         plugged = PluggedNics(frozenset({name}), frozenset(domain.devices), attachments)
         return (await self._networks.plugged(host, pod, instance, plugged)).get(name)
 

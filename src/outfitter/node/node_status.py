@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import attachment_pods
 from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.node.agent_host import AgentHost
 from outfitter.store.base import Store
@@ -43,6 +44,7 @@ async def _written(store: Store, host: AgentHost, bridges: Sequence[str], ready:
                            "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
                            "osImage": "simulated" if host.simulated else "", "systemUUID": ""}}
     labels = {"kubernetes.io/hostname": host.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", **host.labels}
+    labels[attachment_pods.PLUG_IN_PLACE] = str(host.settings.plug_in_place).lower()
     if host.simulated:
         labels["outfitter.dev/simulated"] = "true"
     for _ in range(TRIES):

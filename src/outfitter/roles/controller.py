@@ -14,8 +14,9 @@ from collections.abc import Iterable
 import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind
-from outfitter.api.kubevirt import vm
+from outfitter.api.kubevirt import attachment_pods, vm
 from outfitter.api.launcher.launcher_container import LauncherSettings
+from outfitter.controllers.attachment_pods import AttachmentPods
 from outfitter.controllers.cluster.agent_versions import AgentVersions
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.kubevirt import KubeVirtController
@@ -52,7 +53,8 @@ WRITES = (
     *(Right(verb, kinds.LEDGER_PAGE) for verb in ("create", "update")), Right("create", kinds.EVENT),
 )
 # Of pods, those of VMs: a cluster has many others. A claim of another pod is booked too, and that pod read then.
-SELECTORS = {kinds.POD: ObjectSelector(labels=f"{vm.LAUNCHER_LABEL}={vm.LAUNCHER}")}
+SELECTORS = {kinds.POD: ObjectSelector(
+    labels=f"{vm.LAUNCHER_LABEL} in ({','.join([vm.LAUNCHER, *attachment_pods.LABELS.values()])})")}
 COMPANION_WRITES = tuple(right for right in WRITES if right.kind in (kinds.LEDGER_PAGE, kinds.EVENT))
 
 
@@ -63,9 +65,16 @@ def cluster_controllers(
     `companion`: nor what KubeVirt does, which writes all of VMs, VMIs and launcher pods."""
     if companion:
         return [LedgerMirror(context), AgentVersions(context)]
+    nodes = context.informer(kinds.NODE)
+
+    def in_place(host: str) -> bool:
+        node = nodes.readable(host)
+        return node is not None and (node["metadata"].get("labels") or {}).get(attachment_pods.PLUG_IN_PLACE) == "true"
+
     return [VmController(context), VmiController(context, AliasSet.of(config.default), exact=False, launcher=launcher),
             MigrationController(context, launcher), DeviceStatus(context), KubeVirtController(context), LedgerMirror(context),
-            NicHotplug(context), WorkloadUpdate(context), AgentVersions(context)]
+            AttachmentPods(context, in_place), NicHotplug(context, in_place=in_place), WorkloadUpdate(context),
+            AgentVersions(context)]
 
 
 async def announce(store: Store, config: Config) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.live_update import spec_fields
 from outfitter.api.live_update.contribution import NEEDS, Contributor, MigrationNeed, RunningVm
 from outfitter.api.live_update.nics import Nics
@@ -58,7 +59,9 @@ def _claims(running: RunningVm, needed: frozenset[str]) -> tuple[list[Object] | 
     new = {name: entry for name, entry in spec_fields.named_items(listed or []).items() if name not in known}
     added = [dict(entry) for name, entry in new.items() if name in needed]
     left = {name: entry for name, entry in spec_fields.named_items(listed or []).items() if name not in needed or name in known}
-    waiting = spec_fields.changed(list(left.values()), have, CLAIMS, started_with=running.started_with)
+    used = {ref.claim for ref in device_refs.request_refs(running.vmi)}
+    kept = [entry for entry in have or () if entry.get("name") in left or entry.get("name") in used]  # not of unplugged NICs
+    waiting = spec_fields.changed(list(left.values()), kept, CLAIMS, started_with=running.started_with)
     return [*(dict(entry) for entry in have or ()), *added] if added else None, list(waiting)
 
 

@@ -1,8 +1,10 @@
-"""Makes and deletes attachment pods (`api.kubevirt.attachment_pods`): a running VMI that got an SR-IOV interface has its VF
-booked on its host by a pod of its own, which the scheduler treats as every other. Where none is free the pod waits, with the
-scheduler's reasons. The node agent plugs the VF; once it is unplugged the pod is deleted, and with it the booking.
+"""Creates and deletes attachment pods (`api.kubevirt.attachment_pods`): a running VMI that got an SR-IOV interface has its VF
+or its claim booked on its host by a pod of its own, which the scheduler treats as every other. Where none is free the pod
+waits, with the scheduler's reasons. The node agent plugs the VF; once it is unplugged the pod is deleted, and with it the
+booking and a claim from a template.
 
-Only in embedded mode: in a cluster a kubelet gives a running container no further device, and the VM is migrated instead."""
+Only for hosts whose agent runs the pods itself: a kubelet gives a running container no further device, and the VM is migrated
+instead."""
 
 from __future__ import annotations
 
@@ -12,10 +14,13 @@ from collections.abc import Callable
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, migration, network_info, vm
+from outfitter.api.kubevirt.attachment_pods import Attachment
 from outfitter.controllers.manager import ControllerContext
 from outfitter.errors import AlreadyExists, NotFound
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
+
+TRY_AGAIN = 5.0  # seconds until a definition that is missing, or names no resource, is read again
 
 
 class AttachmentPods:
@@ -27,10 +32,8 @@ class AttachmentPods:
         self._context, self._in_place = context, in_place
         self.queue = WorkQueue(context.clock)
         self._vmis, self._pods = context.informer(kinds.VMI), context.informer(kinds.POD)
-        self._definitions = context.informer(kinds.NETWORK_ATTACHMENT)
         self._vmis.on_change(self._vmi_changed)
         self._pods.on_change(self._pod_changed)
-        self._definitions.on_change(self._definition_changed)
         self._pods.add_index("launcher", lambda pod: [attachment_pods.launcher_uid(pod) or ""])
         self._pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
 
@@ -50,40 +53,50 @@ class AttachmentPods:
             if launcher is not None and launcher["metadata"]["uid"] == uid and (key := vm.launches(launcher)) is not None:
                 self.queue.add(key)
 
-    def _definition_changed(self, old: Object | None, new: Object | None) -> None:
-        for vmi in self._vmis.items() if new is not None else ():
-            self._vmi_changed(None, vmi)
-
     async def reconcile(self, key: str) -> float | None:
         vmi = self._vmis.get(key)
         status = (vmi or {}).get("status") or {}
         if vmi is None or status.get("phase") != "Running" or vmi["metadata"].get("deletionTimestamp"):
             return None  # they go with the launcher pod
+        again: float | None = None
         for launcher in self._pods.by("instance", key):
             there = launcher["spec"].get("nodeName") == status.get("nodeName") and vm.is_its(launcher, status)
             if there and launcher["status"].get("phase") == "Running" and not launcher["metadata"].get("deletionTimestamp"):
-                await self._sync(vmi, launcher)
-        return None
+                again = await self._sync(vmi, launcher)
+        return again
 
-    async def _sync(self, vmi: Object, launcher: Object) -> None:
-        have = {attachment_pods.interface(pod): pod for pod in self._pods.by("launcher", launcher["metadata"]["uid"])}
+    async def _sync(self, vmi: Object, launcher: Object) -> float | None:
+        """Seconds after which to look again."""
+        have = {attachment_pods.held(pod): pod for pod in self._pods.by("launcher", launcher["metadata"]["uid"])}
         needed = attachment_pods.needed(vmi)
-        for name, pod in have.items():
+        for attachment, pod in have.items():
             failed = (pod.get("status") or {}).get("phase") in vm.FINAL
-            if (name not in needed or failed) and not pod["metadata"].get("deletionTimestamp"):
+            if (attachment not in needed or failed) and not pod["metadata"].get("deletionTimestamp"):
                 with contextlib.suppress(NotFound):
                     await self._context.store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
                                                      uid=pod["metadata"]["uid"])
         if migration.under_way(vmi) or not self._in_place(launcher["spec"]["nodeName"]):
-            return
-        for network in attachment_pods.wanted(vmi, launcher):
-            if network["name"] in have:
+            return None
+        again: float | None = None
+        for attachment in attachment_pods.wanted(vmi, launcher):
+            if attachment in have:
                 continue
-            resource = ""
-            if network.get("multus") is not None:
-                definition = self._definitions.get("/".join(network_info.attachment(vmi, network)))
-                resource = network_info.resource_of(definition) if definition is not None else ""
-                if not resource:
-                    continue  # the node agent reports what is missing
+            resource = await self._resource(vmi, attachment)
+            if attachment.kind == "interface" and not resource:
+                again = TRY_AGAIN  # the node agent reports what is missing
+                continue
             with contextlib.suppress(AlreadyExists):
-                await self._context.store.create(kinds.POD, attachment_pods.build(launcher, vmi, network, resource))
+                await self._context.store.create(kinds.POD, attachment_pods.build(launcher, vmi, attachment, resource))
+        return again
+
+    async def _resource(self, vmi: Object, attachment: Attachment) -> str:
+        """The resource of which an interface takes one; "" for a claim, and where no definition names one."""
+        network = next((each for each in network_info.networks(vmi) if each["name"] == attachment.name), {})
+        if attachment.kind == "claim" or network.get("multus") is None:
+            return ""
+        namespace, name = network_info.attachment(vmi, network)
+        try:
+            definition = await self._context.store.get(kinds.NETWORK_ATTACHMENT, name, namespace)
+        except NotFound:
+            return ""
+        return network_info.resource_of(definition)
