@@ -2,7 +2,9 @@
 workload updater creates the migrations, and as many as are allowed run at a time. How long each took from the condition to
 Succeeded, what was written for it, and what a look at a thousand VMs costs that did not change.
 
-    python -m bench.migrate [HOSTS VMS PARALLEL]"""
+    python -m bench.migrate [HOSTS VMS PARALLEL] [device]
+
+With `device` every VM has a GPU by a claim from a template, which travels with it; migrations are created directly."""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import kubevirt_config, migration
+from outfitter.inventory import config
 from outfitter.inventory.config import Config, HostSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.agent_host import AgentHost
@@ -33,13 +36,22 @@ INTERFACES = [{"name": "default", "masquerade": {}}, {"name": "lan", "bridge": {
 WITH_NIC = {"spec": {"networks": [*TEMPLATE["spec"]["networks"], {"name": "lan", "multus": {"networkName": "lan"}}],
                      "domain": {"devices": {"interfaces": INTERFACES}}}}
 CONFIG = Config(default=HostSettings(plug_in_place=False))
-MOST_WRITES = 15
+MOST_WRITES, MOST_WRITES_WITH_DEVICE = 15, 20
+# For VMs with a device.
+CLASS = {"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "pci.outfitter.dev"'}}]}}
+CLAIM_TEMPLATE = {"metadata": {"name": "one", "namespace": "default"}, "spec": {"spec": {"devices": {"requests": [
+    {"name": "card", "exactly": {"deviceClassName": "gpu"}}]}}}}
+WITH_DEVICE: Object = {"spec": {**TEMPLATE["spec"], "resourceClaims": [{"name": "acc", "resourceClaimTemplateName": "one"}],
+                                "domain": {**TEMPLATE["spec"]["domain"], "devices": {
+                                    **TEMPLATE["spec"]["domain"]["devices"], "gpus": [
+                                        {"name": "g0", "claimName": "acc", "requestName": "card"}]}}}}
+DEVICE_CONFIG = config.parse("plug_in_place: false\ndevice_spec: [{vendor_id: 10de, live_migratable: 'yes'}]")
 
 
-async def _started(product: app.Embedded, vms: int) -> None:
+async def _started(product: app.Embedded, vms: int, template: Object = TEMPLATE) -> None:
     for number in range(vms):
         await product.store.create(kinds.VM, {"metadata": {"name": f"vm-{number}", "namespace": "default"}, "spec": {
-            "runStrategy": "Always", "template": TEMPLATE}})
+            "runStrategy": "Always", "template": template}})
     while True:
         found = (await product.store.list(kinds.VMI)).items
         if sum((vmi.get("status") or {}).get("phase") == "Running" for vmi in found) == vms:
@@ -148,7 +160,60 @@ async def unchanged(hosts: int, vms: int, data: Path) -> None:
         print(f"{vms} VMs that did not change: {writes} writes, {used * 1e6 / vms:.0f} us of CPU each", flush=True)
 
 
+def _device_hosts(count: int, vms: int, data: Path) -> list[AgentHost]:
+    """Each with twice its share of the devices."""
+    cards = ", ".join(f"{{address: '0000:{bus:02x}:00.0', vendor: 10de, product: 2235, class: '030200'}}"
+                      for bus in range(1, 2 * -(-vms // count) + 3))
+    numa = "[{id: 0, cpus: 0-63, memory: 256Gi}]"
+    text = f"hosts: [{{name: node, count: {count}, numa: {numa}, pci: [{cards}]}}]"
+    return app.simulated_hosts(hosts_file.parse(text).hosts, data, DEVICE_CONFIG)
+
+
+async def with_device(hosts: int, vms: int, parallel: int, data: Path) -> None:
+    """Migrations of VMs that each have a device: what is written for each, pages and claims included."""
+    async with app.embedded(data=data, hosts=_device_hosts(hosts, vms, data), config=DEVICE_CONFIG) as product:
+        store = product.store
+        await _limit(store, parallel)
+        await store.create(kinds.DEVICE_CLASS, CLASS)
+        await store.create(kinds.RESOURCE_CLAIM_TEMPLATE, CLAIM_TEMPLATE)
+        await _started(product, vms, WITH_DEVICE)
+        await product.settle()
+        spare_the_collector()
+        written: Counter[str] = Counter()
+        revision, start, cpu = store.revision, time.perf_counter(), time.process_time()
+
+        async def count(kind: Kind) -> None:
+            async for _ in store.watch(kind, since=str(revision)):
+                written[kind.kind] += 1
+
+        counted = (kinds.VM, kinds.VMI, kinds.MIGRATION, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE)
+        counting = [asyncio.ensure_future(count(kind)) for kind in counted]
+        for number in range(vms):
+            await store.create(kinds.MIGRATION, {"metadata": {"name": f"move-{number}", "namespace": "default"},
+                                                 "spec": {"vmiName": f"vm-{number}"}})
+        while True:
+            phases = Counter(migration.phase_of(job) for job in (await store.list(kinds.MIGRATION)).items)
+            if phases["Failed"]:
+                raise RuntimeError(f"a migration failed: {phases}")
+            if phases["Succeeded"] == vms:
+                break
+            await asyncio.sleep(0.05)
+        total, used = time.perf_counter() - start, time.process_time() - cpu
+        await product.settle()
+        for task in counting:
+            task.cancel()
+        each = sum(written.values()) / vms
+        print(f"{hosts} hosts: {vms} migrations with a device, {parallel} at a time, in {total:.2f} s ({used:.2f} s of CPU)"
+              f"\n  {each:.1f} writes each (aim: {MOST_WRITES_WITH_DEVICE}), beside events: "
+              + ", ".join(f"{kind} {count / vms:.1f}" for kind, count in written.most_common()), flush=True)
+
+
 def main() -> None:
+    if sys.argv[-1:] == ["device"]:
+        hosts, vms, parallel = (int(word) for word in sys.argv[1:4]) if len(sys.argv) > 4 else (HOSTS, VMS, PARALLEL)
+        with tempfile.TemporaryDirectory() as folder:
+            _run(with_device(hosts, vms, parallel, Path(folder)))
+        return
     hosts, vms, parallel = (int(word) for word in sys.argv[1:4]) if len(sys.argv) > 3 else (HOSTS, VMS, PARALLEL)
     with tempfile.TemporaryDirectory() as folder:
         _run(measure(hosts, vms, parallel, Path(folder)))
