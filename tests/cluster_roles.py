@@ -107,7 +107,7 @@ class RoleRun:
         """End it in order; its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(300)
 
     def end(self) -> int:
         """The exit status of one that ends by itself."""

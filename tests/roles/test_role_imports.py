@@ -25,7 +25,7 @@ PRINT = "print(*sys.modules)"
 
 
 def imported(program: str) -> set[str]:
-    done = subprocess.run([sys.executable, "-c", program + PRINT], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program + PRINT], capture_output=True, text=True, check=True, timeout=300)
     return set(done.stdout.split())
 
 

@@ -110,7 +110,7 @@ def access_to(server: str, tmp_path: Path, user: dict[str, Any] | None = None) -
 
 async def until(ready: Callable[[], bool]) -> None:
     """Wait for what a server or an informer does; by real time, whatever clock they have."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while not ready():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

@@ -234,7 +234,7 @@ def test_kubectl_reads_our_kubeconfigs(cluster: kubernetes.Cluster) -> None:
 
 @pytest.mark.cluster
 def test_a_stopped_cluster_leaves_nothing_running(tmp_path: Path) -> None:
-    with control_planes.started(tmp_path / "whole", scheduler=True, controllers=True) as whole:
+    with control_planes.started(tmp_path / "whole", scheduler=True, controllers=True, learn=()) as whole:
         pids = [whole.pid(name) for name in ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")]
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         accounts = json.loads(whole.request("GET", "/api/v1/namespaces/kube-system/serviceaccounts"))
