@@ -23,7 +23,8 @@ venv: .venv/installed ## the virtual environment with the locked dependencies
 .venv/installed: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "outfitter needs Python 3.11 or newer with venv (on Debian: apt install python3-venv)"; exit 1; }
 	@echo "setting up .venv with $(PYTHON) ..."
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { $(PYTHON) -m venv --clear .venv && \
+		$(BIN)/python -m pip uninstall -qq --yes setuptools; }  # else one half replaces it while the other looks
 	@for half in 0 1; do awk "/^[^ #]/ { entry++ } entry % 2 == $$half" requirements.lock >.venv/half-$$half.lock; done
 	@printf '%s\n' 0 1 | xargs -P 2 -I HALF scripts/again $(INSTALL) --require-hashes -r .venv/half-HALF.lock
 	@$(INSTALL) --no-build-isolation -e .
