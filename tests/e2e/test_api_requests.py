@@ -26,7 +26,7 @@ VMIS = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances"
 PAGES = "/apis/outfitter.dev/v1alpha1/ledgerpages"
 MOST_EXTRA_PATCHES = 2  # of a VMI's status, for its devices
 ALL_NODES = 2  # simulated: one process plays both, and reads what a kubelet would
-MOST = {names.CONTROLLER: 30, names.SIMULATION: 20}  # requests per VM with a claim
+MOST = {names.CONTROLLER: 26, names.SIMULATION: 20}  # requests per VM with a claim
 OUR_KINDS = ("ledgerpages", "pastbookings", "hostinventories", "providertrees", "leases")
 
 
