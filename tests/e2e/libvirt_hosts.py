@@ -53,13 +53,17 @@ spec:
 """
 
 
+RUNNING, STARTING = 1, (3, 11)  # libvirt's: a state; paused, because it is starting up
+ENDED_FOR_A_NIC = "unable to execute QEMU command 'netdev_del'"  # in the log of a daemon that ended a VM at its start
+
+
 @dataclass(frozen=True, slots=True)
 class DomainSeen:
     """A domain that a daemon has."""
 
     host: str
     uid: str
-    state: int  # libvirt's: 1 runs, 3 is paused
+    state: tuple[int, int]  # libvirt's numbers of state and reason
     taps: frozenset[tuple[str, str]]  # its NICs on bridges: names of tap and bridge
     nics: frozenset[str]  # names of its NICs on bridges, as the VMI has them
 
@@ -106,6 +110,11 @@ class LibvirtHosts:
                 conn.close()
         return found
 
+    def ended_by_libvirt(self) -> int:
+        """How many VMs the daemons ended at their start, because they were killed between QEMU's removal of a NIC and their own
+        note of it. Nothing but libvirt can close that gap of milliseconds."""
+        return sum((libvirtd.folder / "daemon.log").read_text().count(ENDED_FOR_A_NIC) for libvirtd in self.daemons.values())
+
     def taps(self) -> set[tuple[str, str]]:
         """Those of this kernel that belong to VMs of these tests, and their bridges; "" for none."""
         links = json.loads(subprocess.run(["ip", "-json", "link", "show"], check=True, capture_output=True, text=True).stdout)
@@ -128,7 +137,7 @@ def _seen(host: str, dom: Any) -> DomainSeen:
         parts = {part.tag: part for part in interface}
         taps.add((parts["target"].get("dev", "") if "target" in parts else "", parts["source"].get("bridge", "")))
         nics.add(parts["alias"].get("name", "").removeprefix("ua-"))
-    return DomainSeen(host, dom.UUIDString(), dom.state()[0], frozenset(taps), frozenset(nics))
+    return DomainSeen(host, dom.UUIDString(), (dom.state()[0], dom.state()[1]), frozenset(taps), frozenset(nics))
 
 
 def _entries(folder: Path) -> list[str]:

@@ -17,7 +17,6 @@ from tests.hardware import daemon
 
 pytestmark = [pytest.mark.libvirt, pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")]
 OTHER = {"host-a": "host-b", "host-b": "host-a"}
-RUNNING = 1
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def only_domain(hosts: LibvirtHosts, name: str) -> DomainSeen:
     """Of a VM that runs once, with a tap for each of its NICs and no other tap."""
     until(lambda: len(hosts.domains(name)) == 1, "one daemon has it", PATIENCE)
     [domain] = hosts.domains(name)
-    assert domain.state == RUNNING
+    assert domain.state[0] == libvirt_hosts.RUNNING
     assert libvirt_hosts.qemus([name]) == {f"default_{name}": 1}
     assert hosts.taps() == domain.taps
     return domain
