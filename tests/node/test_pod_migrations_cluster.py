@@ -71,6 +71,38 @@ class Site:
 
         return await self.reach(look, "blue runs")
 
+    async def slow_down(self) -> None:
+        """A copy takes a quarter of a minute from now on."""
+        spec = {"configuration": {"migrations": {"bandwidthPerMigration": "4Mi"}}}
+        await self.store.create(kinds.KUBEVIRT, {"metadata": {"name": "kubevirt", "namespace": PLACE}, "spec": spec})
+
+    async def begun(self, name: str) -> None:
+        async def look() -> bool:
+            job, vmi = await self.store.get(kinds.MIGRATION, name, PLACE), await self.vmi()
+            record = (vmi or {}).get("status", {}).get("migrationState") or {}
+            copies = [one for kubelet in self.kubelets.values() for launcher in kubelet.launchers.values()
+                      for one in (launcher.pod.state / "domains").glob("*.migrating")]
+            return record.get("migrationUid") == job["metadata"]["uid"] and "startTimestamp" in record and bool(copies)
+
+        await self.reach(look, f"migration {name} copies")
+
+    async def stays(self, name: str, source: str) -> str:
+        """A migration has failed: the VM runs on as it did, and nothing is left of the target. Its code."""
+        job = await self.finished(name)
+        assert job["status"]["phase"] == "Failed", job["status"]
+        vmi = await self.vmi()
+        assert vmi is not None
+        assert (vmi["status"]["phase"], vmi["status"]["nodeName"]) == ("Running", source)
+        [other] = set(NODES) - {source}
+
+        async def released() -> bool:
+            return [node for node, phase in (await self.pods()).items() if phase == "Running"] == [source]
+
+        await self.reach(released, "the target's pod is gone")
+        assert self.domains() == {source: 1, other: 0}
+        assert self.launcher(source).poll() is None
+        return str(job["status"]["migrationState"]["failureCode"])
+
     async def migrate(self, name: str) -> None:
         await self.store.create(kinds.MIGRATION, {"metadata": {"name": name, "namespace": PLACE}, "spec": {"vmiName": "blue"}})
 
@@ -170,4 +202,43 @@ async def test_a_vm_migrates_between_pods_of_two_nodes(site: Site) -> None:
         return not (await site.store.list(kinds.POD, PLACE)).items and await site.vmi() is None
 
     await site.reach(gone, "all is gone")
+    assert site.roles.forbidden() == []
+
+
+async def test_what_fails_on_the_way_leaves_the_vm_where_it_is(site: Site) -> None:
+    """It is cancelled, the target's launcher ends, and each agent is killed while the memory is copied."""
+    await site.slow_down()
+    source = (await site.running())["status"]["nodeName"]
+    [target] = set(NODES) - {source}
+
+    await site.migrate("cancelled")
+    await site.begun("cancelled")
+    await site.store.delete(kinds.MIGRATION, "cancelled", PLACE)
+
+    async def cancelled() -> bool:
+        vmi, pods = await site.vmi(), await site.pods()
+        record = (vmi or {}).get("status", {}).get("migrationState") or {}
+        return record.get("failureCode") == "Cancelled" and target not in pods
+
+    await site.reach(cancelled, "the migration is cancelled")
+    assert site.domains() == {source: 1, target: 0}
+
+    await site.migrate("without-target")
+    await site.begun("without-target")
+    site.launcher(target).kill()
+    assert await site.stays("without-target", source) in ("CopyFailed", "Cancelled", "TargetPodFailed")
+
+    await site.migrate("target-agent")
+    await site.begun("target-agent")
+    site.agents[target].kill()
+    assert await site.stays("target-agent", source) == "CopyFailed"
+    await site.start_agent(target)
+
+    await site.migrate("source-agent")
+    await site.begun("source-agent")
+    site.agents[source].kill()
+    await site.start_agent(source)
+    job = await site.finished("source-agent")  # the copy begins again
+    assert job["status"]["phase"] == "Succeeded", job["status"]
+    assert site.domains() == {source: 0, target: 1}
     assert site.roles.forbidden() == []

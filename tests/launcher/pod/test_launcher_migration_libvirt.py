@@ -109,5 +109,30 @@ async def test_a_vm_migrates_from_pod_to_pod() -> None:
         assert await asyncio.to_thread(target.process.ended) == (0, "Stopped: the guest was shut down on request")
 
 
+async def test_a_target_that_dies_leaves_the_vm_in_its_pod() -> None:
+    """Whenever it does; and the agent can begin again with another target."""
+    async with nodes() as (source, target, obj):
+        await source.agent.migrate(UID, await ready(source, target, obj), MigrationLimits())
+        target.process.kill()
+
+        async def failed() -> bool:
+            job = await source.agent.migration(UID)
+            return job is not None and bool(job.failed)
+
+        await until(failed)
+        await source.agent.abort_migration(UID)
+        assert await source.agent.migration(UID) is None
+        await until(lambda: _runs(source))
+        await source.agent.pause(UID)
+        await source.agent.unpause(UID)
+        assert source.process.poll() is None
+        assert sorted(path.name for path in source.pod.sockets.iterdir()) == [launcher_paths.SOCKET]
+
+
+async def _runs(node: Node) -> bool:
+    domain = (await node.agent.domains()).get(UID)
+    return domain is not None and not domain.migrating and domain.paused is None
+
+
 async def _gone(node: Node) -> bool:
     return UID not in await node.agent.domains()

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from outfitter.api.hypervisor import Domain, MigrationJob, MigrationLimits, MigrationTarget
+from outfitter.errors import HypervisorError
 from outfitter.launcher import domain as domains
 from outfitter.launcher import iso_image as drives
 from outfitter.launcher.connection import Connection
@@ -59,7 +60,13 @@ def migrate(connection: Connection, uid: str, target: MigrationTarget, limits: M
                  | lib.VIR_MIGRATE_UNSAFE)  # which disks may migrate is decided by condition LiveMigratable
         if limits.auto_converge:
             flags |= lib.VIR_MIGRATE_AUTO_CONVERGE
-        dom.migrateToURI3(target.address, _parameters(lib, dom, target, limits), flags)
+        try:
+            dom.migrateToURI3(target.address, _parameters(lib, dom, target, limits), flags)
+        except lib.libvirtError as error:
+            if not connection.alive():
+                raise
+            message = f"libvirt cannot migrate {uid} to {target.address}: {error}"
+            raise HypervisorError(message) from error  # also where the target's libvirt is away
 
 
 def _parameters(lib: Any, dom: Any, target: MigrationTarget, limits: MigrationLimits) -> dict[str, Any]:
