@@ -113,13 +113,14 @@ def _waits(view: MigrationView, vmi: Object) -> MigrationStep | None:
     most, rank = view.settings.per_cluster, migration.priority(job)
     seconds = 1 if rank >= 100 else 3 if rank >= 50 else 5
     if len(running) + len(rivals) >= most:
-        return _pending(CLUSTER_LIMIT, f"{len(running)} migrations run and {len(rivals)} come first; {most} may run at a time "
-                                       "(parallelMigrationsPerCluster)", seconds=seconds)
+        # Without a number that changes whenever another one ends: each would cost a write of every one that waits.
+        return _pending(CLUSTER_LIMIT, f"{most} migrations may run at a time (parallelMigrationsPerCluster), and others run or "
+                                       "come first", seconds=seconds)
     host, most = str((vmi.get("status") or {}).get("nodeName") or ""), view.settings.per_node
     leaving = sum(view.sources.get(migration.vmi_key(other)) == host for other in (*running, *rivals))
     if leaving >= most:
-        return _pending(NODE_LIMIT, f"{leaving} migrations leave {host} or come first; {most} may at a time "
-                                    "(parallelOutboundMigrationsPerNode)", seconds=seconds)
+        return _pending(NODE_LIMIT, f"{most} migrations may leave {host} at a time (parallelOutboundMigrationsPerNode), and "
+                                    "others leave it or come first", seconds=seconds)
     return None
 
 
