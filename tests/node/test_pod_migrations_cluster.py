@@ -136,7 +136,7 @@ class Site:
         return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
     if kubernetes.assets() is None:
         pytest.skip(kubernetes.MISSING)
