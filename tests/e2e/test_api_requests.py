@@ -14,6 +14,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.install import names
+from outfitter.roles.controller import SELECTORS
 from tests import audit_log, control_planes
 from tests.audit_log import AuditedRequest
 from tests.cluster_roles import ClusterRoles
@@ -145,7 +146,7 @@ def test_what_the_controller_watches(measured: tuple[Lives, Lives, Path]) -> Non
     """Of pods those of VMs. Each kind once: a watch that is begun again and again would be a fault."""
     watches = Counter(str(each) for each in audit_log.requests(measured[2])
                       if each.account == names.CONTROLLER and each.verb == "watch")
-    assert watches.keys() == {"watch pods kubevirt.io=virt-launcher", *(f"watch {kind.plural}" for kind in (
+    assert watches.keys() == {f"watch pods {SELECTORS[kinds.POD].labels}", *(f"watch {kind.plural}" for kind in (
         kinds.VM, kinds.VMI, kinds.KUBEVIRT, kinds.FLAVOR, kinds.NODE, kinds.RESOURCE_CLAIM, kinds.RESOURCE_CLAIM_TEMPLATE,
         kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.HOST_INVENTORY, kinds.MIGRATION))}
     assert max(watches.values()) <= 2, watches
