@@ -42,6 +42,7 @@ QPS = 1000  # what the scheduler and the controllers may ask of the server per s
 SERVICES = "10.0.0.0/24"
 OURS = tuple(kind for kind in kinds.ALL if not kind.builtin)
 START_TRIES = 3
+BUSY = 300.0  # seconds for which a server may refuse a request because it has too many
 FRONT_PROXY = "front-proxy"  # the common name, and the files, of the client certificate for aggregated API servers
 
 
@@ -329,7 +330,8 @@ class Cluster:
             time.sleep(0.05)
 
     def request(self, method: str, path: str, body: kinds.Object | None = None) -> bytes:
-        """One request as the administrator, for setting up; tests speak through the store. A patch is a merge patch."""
+        """One request as the administrator, for setting up; tests speak through the store. A patch is a merge patch. What a
+        busy server refuses unread (429) is sent again."""
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
         request = urllib.request.Request(
             self.server + path,
@@ -337,7 +339,14 @@ class Cluster:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self.token}", "Content-Type": content},
         )
-        return self.fetch(request)
+        deadline = time.monotonic() + BUSY
+        while True:
+            try:
+                return self.fetch(request)
+            except urllib.error.HTTPError as error:
+                if error.code != http.HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() > deadline:
+                    raise
+                time.sleep(float(error.headers.get("Retry-After") or 1))
 
     def fetch(self, request: urllib.request.Request) -> bytes:
         """The answer to a request that the caller has built; HTTPError as urllib raises it."""

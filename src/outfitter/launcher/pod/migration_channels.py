@@ -58,7 +58,7 @@ class MigrationChannels:
 
     async def close(self, *, arrived: bool = False) -> None:
         """Of a target: nothing more arrives. Connections of a domain that has arrived end by themselves: over them the source
-        is told so, and would run it on otherwise."""
+        learns so, and would run it on otherwise."""
         server, self._server = self._server, None
         if server is not None:
             server.close()

@@ -60,7 +60,7 @@ class TargetListener:
 
     def forget(self, migration: str, *, arrived: bool) -> None:
         """It has ended, and the port is closed after the last one. Connections of one that has not arrived are broken. The
-        others end by themselves: over them the source is told that the domain has arrived, and would run it on otherwise."""
+        others end by themselves: over them the source learns that the domain has arrived, and would run it on otherwise."""
         self._expected.pop(migration, None)
         self._opened.discard(migration)
         for task in [task for task, of in self._connections.items() if of == migration and not arrived]:
