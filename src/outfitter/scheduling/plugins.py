@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -128,8 +129,9 @@ def skipped(environment: Mapping[str, str] = os.environ) -> list[str]:
     return [name for name in environment.get(SKIP, "").split(",") if name]
 
 
-@functools.cache  # it reads the metadata of every package that is installed
-def _installed() -> metadata.EntryPoints:
+@functools.lru_cache(maxsize=1)  # it reads the metadata of every package that is installed
+def _installed(path: tuple[str, ...]) -> metadata.EntryPoints:
+    """`path`: sys.path, where packages are looked for."""
     return metadata.entry_points(group=GROUP)
 
 
@@ -138,7 +140,7 @@ def load(skip: Collection[str] = (), found: Iterable[metadata.EntryPoint] | None
 
     StartupRefused, naming each of them, if one cannot be loaded, is neither a filter nor a scorer, or has the name of
     another; and for a name in `skip` that no plug-in has, because it is then probably misspelt."""
-    entries = sorted(_installed() if found is None else found, key=lambda one: (one.name, one.value))
+    entries = sorted(_installed(tuple(sys.path)) if found is None else found, key=lambda one: (one.name, one.value))
     wrong = [f"{name} is to be skipped, but there is no such plug-in" for name in sorted(skip)
              if name not in {entry.name for entry in entries}]
     loaded: dict[str, object] = {}

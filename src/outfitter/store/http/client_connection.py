@@ -196,9 +196,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._fail(ConnectionError(f"the answer is not HTTP/1.1: {error.__context__ or error}"))
             self.abort()
 
-    def eof_received(self) -> None:
-        """The transport closes itself then."""
-
     def connection_lost(self, exc: Exception | None) -> None:
         if self._running and self._until_closed and exc is None:
             self._finish()
