@@ -197,14 +197,35 @@ LIVES = {"no device": run_lifecycle, "a device by a template": with_device, "a d
          "a device by a flavor": with_flavor}
 
 
-@pytest.mark.parametrize("life", LIVES)
-@pytest.mark.parametrize("when", ["before", "after"])
+PLAIN, *WITH_DEVICES = LIVES
+WHEN = pytest.mark.parametrize("when", ["before", "after"])
+
+
+async def some_points(folder: Path, when: When, life: str) -> None:
+    await every_point(LIVES[life], folder, when, first=3 if when == "before" else 11, stride=29, at_least=100)
+
+
+@pytest.mark.parametrize("life", [PLAIN, WITH_DEVICES[0]])
+@WHEN
 async def test_some_points_of_a_migration(tmp_path: Path, when: When, life: str) -> None:
-    await every_point(LIVES[life], tmp_path, when, first=3 if when == "before" else 11, stride=29, at_least=100)
+    await some_points(tmp_path, when, life)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("life", LIVES)
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_every_point_of_a_migration(tmp_path: Path, when: When, life: str) -> None:
+@pytest.mark.parametrize("life", WITH_DEVICES[1:])
+@WHEN
+async def test_some_points_of_a_migration_with_other_claims(tmp_path: Path, when: When, life: str) -> None:
+    await some_points(tmp_path, when, life)
+
+
+@pytest.mark.thorough
+@WHEN
+async def test_every_point_of_a_migration(tmp_path: Path, when: When) -> None:
+    await every_point(LIVES[PLAIN], tmp_path, when, first=1, stride=1, at_least=100)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("life", WITH_DEVICES)
+@WHEN
+async def test_every_point_of_a_migration_with_a_device(tmp_path: Path, when: When, life: str) -> None:
     await every_point(LIVES[life], tmp_path, when, first=1, stride=1, at_least=100)
