@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -12,6 +13,9 @@ from outfitter.errors import HypervisorError
 from outfitter.launcher.nics import domain_nics, plug_remains
 
 log = logging.getLogger(__name__)
+# Seconds before QEMU is asked again, when it refuses a NIC: it releases the name of one that was unplugged a moment after
+# libvirt reports that it is gone.
+SETTLING = (0.1, 0.4, 1.0)
 
 
 def attach(lib: Any, dom: Any, element: str) -> None:
@@ -19,12 +23,17 @@ def attach(lib: Any, dom: Any, element: str) -> None:
     alias = domain_nics.alias_of(ET.fromstring(element))
     if _find(dom, alias) is not None:
         return
-    try:
-        dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
-    except lib.libvirtError:
-        if not plug_remains.remove(lib, dom, alias):
-            raise
-        dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
+    for wait in SETTLING:
+        try:
+            dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
+            return
+        except lib.libvirtError as error:
+            if plug_remains.remove(lib, dom, alias):
+                continue
+            if error.get_error_code() != lib.VIR_ERR_INTERNAL_ERROR:
+                raise
+            time.sleep(wait)
+    dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
 
 
 def detach(lib: Any, dom: Any, alias: str) -> bool:

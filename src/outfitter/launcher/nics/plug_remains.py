@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 BACKEND = "host"  # libvirt's name of a NIC's backend in QEMU is this and the alias
 PERIPHERALS = "/machine/peripheral"  # devices that have a name, in QEMU's object tree
 RELEASE, POLL = 5.0, 0.05  # seconds for the guest to release a NIC that libvirt does not know; between two looks
+FORGET = 1.0  # seconds for libvirt to take note: it would take a late event as the end of the next NIC of that alias
 
 
 def remove(lib: Any, dom: Any, alias: str) -> bool:
@@ -45,6 +46,7 @@ def _release(dom: Any, alias: str) -> bool:
         if time.monotonic() > end:
             return False
         time.sleep(POLL)
+    time.sleep(FORGET)
     return True
 
 
