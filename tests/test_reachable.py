@@ -14,6 +14,7 @@ KEPT = {
     "app.cluster": "the product on a real API server",
     "apiserver.http_connection.HttpConnection.on_header": "called by the parser",
     "cel.__getattr__": "called by the interpreter",
+    "launcher.simulated.Simulated.break_switchover": "a copy that fails in its last moment, in the simulated hypervisor",
     "launcher.simulated.Simulated.simulate_end": "a guest that ends by itself, in the simulated hypervisor",
     "ledger.book.move": "moves: the holder of a booking changes",
     "ledger.book.transfer": "moves: a holder's bookings on another host",

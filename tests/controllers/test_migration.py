@@ -155,6 +155,55 @@ async def test_a_copy_that_fails_leaves_the_vm_where_it_was(hosts: Scene) -> Non
     assert job["status"]["migrationState"]["failureReason"] == "the network is gone"
 
 
+async def test_a_vm_that_the_target_runs_is_not_ended_by_a_failed_copy(hosts: Scene) -> None:
+    """The target's hypervisor was killed after it had resumed the VM and before it confirmed that."""
+    vmi = await started(hosts)
+    source = vmi["status"]["nodeName"]
+    simulated(hosts, source).copy = SLOW
+    await migrate(hosts)
+    await reached(hosts, "Running")
+    simulated(hosts, source).break_switchover(vmi["metadata"]["uid"], "the connection broke", arrived=True)
+    await reached(hosts, "Succeeded", "Failed")
+    moved = await hosts.find(kinds.VMI, "blue") or {}
+    assert moved["metadata"]["uid"] == vmi["metadata"]["uid"]
+    assert moved["status"]["nodeName"] == moved["status"]["migrationState"]["targetNode"]
+    await only_in(hosts, moved["status"]["nodeName"])
+
+
+async def test_a_vm_that_neither_side_runs_is_resumed_on_the_source(hosts: Scene) -> None:
+    vmi = await started(hosts)
+    source, uid = vmi["status"]["nodeName"], vmi["metadata"]["uid"]
+    simulated(hosts, source).copy = SLOW
+    await migrate(hosts)
+    await reached(hosts, "Running")
+    simulated(hosts, source).break_switchover(uid, "the connection broke", arrived=False)
+    await untouched(hosts, source, code="NotArrived")
+
+    async def resumed() -> bool:
+        return not (await simulated(hosts, source).domains())[uid].migrating
+
+    await hosts.reach(resumed, "it is resumed")
+
+
+async def test_the_pod_of_an_earlier_failed_migration_does_not_end_a_stopped_vm(hosts: Scene) -> None:
+    """The VM was to come to a host, came there later, and is stopped there for the last part of a migration that fails."""
+    vmi = await started(hosts)
+    first, uid = vmi["status"]["nodeName"], vmi["metadata"]["uid"]
+    second = next(host.name for host in hosts.product.hosts if host.name != first)
+    there: dict[str, Any] = {"addedNodeSelector": {"kubernetes.io/hostname": second}}
+    simulated(hosts, first).copy = SimulatedCopy(fails="the network is gone")
+    await migrate(hosts, "fails", **there)
+    await reached(hosts, "Failed", name="fails")
+    simulated(hosts, first).copy = SimulatedCopy()
+    await migrate(hosts, "moves", **there)
+    await reached(hosts, "Succeeded", name="moves")
+    simulated(hosts, second).copy = SLOW
+    await migrate(hosts)
+    await reached(hosts, "Running")
+    simulated(hosts, second).break_switchover(uid, "the connection broke", arrived=False)
+    await untouched(hosts, second, code="NotArrived")
+
+
 async def test_a_target_that_refuses_leaves_the_vm_where_it_was(hosts: Scene) -> None:
     source = (await started(hosts))["status"]["nodeName"]
     for host in hosts.product.hosts:

@@ -51,6 +51,32 @@ def allowed(pid: int) -> dict[str, str]:
 
 @pytest.mark.libvirt
 @needs_libvirt
+def test_a_domain_that_begins_between_two_lists_is_not_taken_for_one_that_runs(
+    real: Real, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that begins to arrive by a migration does: it is stopped, and libvirt may still end it."""
+    lib = connection.library()
+    conn: Any = lib.open(real.uri)
+    opened = connection.Connection(real.uri, changed=lambda _uid: None, closed=lambda _why: None)
+    once = opened._conn.listAllDomains
+    begun: list[Any] = []
+
+    def list_and_begin(flags: int) -> Any:
+        found = once(flags)
+        if not begun:
+            begun.append(conn.createXML(real.machine("blue", UID).xml, lib.VIR_DOMAIN_START_PAUSED))
+        return found
+
+    monkeypatch.setattr(opened._conn, "listAllDomains", list_and_begin)
+    assert all(one.paused for one in opened.domains().values())
+    assert opened.domains()[UID].paused
+    begun[0].destroy()
+    opened.close()
+    conn.close()
+
+
+@pytest.mark.libvirt
+@needs_libvirt
 async def test_domain_of_another_owner_is_listed_and_not_touched(real: Real) -> None:
     theirs = real.machine("red", OTHER).xml.replace(domain.NAMESPACE, "https://example.com/other")
     conn: Any = connection.library().open(real.uri)

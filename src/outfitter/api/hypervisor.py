@@ -95,7 +95,7 @@ class MigrationJob:
     remaining: int = 0
     processed: int = 0  # copied so far, repetitions included
     iteration: int = 0  # how often changed memory was copied again
-    failed: str = ""  # why it has ended without success: the domain runs on here
+    failed: str = ""  # why it has ended without success: the domain runs on here, unless it is `migrating`
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,8 @@ class Hypervisor(Protocol):
         ...
 
     async def abort_migration(self, uid: str) -> None:
-        """End the copy; the domain runs on here, unless it has left already. One that has failed is forgotten."""
+        """End the copy; the domain runs on here, unless it has left already. One that has failed is forgotten, and a domain
+        that it left stopped is resumed: only to be called if it does not run on the target."""
         ...
 
     def on_change(self, callback: Callable[[str], None]) -> None:

@@ -151,8 +151,10 @@ class Connection:
         """All running domains, including foreign ones, by VMI uid or UUID."""
         running = {}
         with self.errors("cannot list its domains"):
+            active = self._conn.listAllDomains(self.lib.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+            # Afterwards: one that begins to arrive between the calls would be taken for one that runs here.
             paused = {dom.UUIDString() for dom in self._conn.listAllDomains(self.lib.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
-            for dom in self._conn.listAllDomains(self.lib.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            for dom in active:
                 with self.gone():
                     domain = domains.read(dom.XMLDesc(0))
                     if dom.UUIDString() in paused:
@@ -165,6 +167,10 @@ class Connection:
     def _paused(self, dom: Any) -> Paused | None:
         state, reason = dom.state()
         return PAUSES.get(reason) if state == self.lib.VIR_DOMAIN_PAUSED else None
+
+    def is_stopped_for_migration(self, dom: Any) -> bool:
+        state, reason = dom.state()
+        return bool(state == self.lib.VIR_DOMAIN_PAUSED and reason == self.lib.VIR_DOMAIN_PAUSED_MIGRATION)
 
     def is_migrating(self, dom: Any) -> bool:
         """Whether a domain arrives by a migration, or is stopped for the last part of one."""

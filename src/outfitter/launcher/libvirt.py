@@ -193,6 +193,7 @@ class Libvirt:
         known = self._outgoing.get(uid)
         if known is not None and known.done():
             error = known.exception()
+            self._changes += 1  # whether it runs on, its caller reads from the domain
             if isinstance(error, HypervisorError):
                 return MigrationJob(failed=error.message)
             del self._outgoing[uid]  # it has left; or libvirt was away, and may still copy it

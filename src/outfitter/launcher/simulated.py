@@ -225,7 +225,8 @@ class Simulated:
         return frozenset(self._incoming)
 
     async def cancel_incoming(self, uid: str) -> None:
-        await self.domains()
+        if (found := (await self.domains()).get(uid)) is not None and found.migrating:
+            self._delete(uid)
         if (domain := self._incoming.pop(uid, None)) is not None and self._folder is not None:
             self._path(domain).with_suffix(migrations.INCOMING).unlink(missing_ok=True)
             drives.remove(self._folder / f"{uid}.iso")
@@ -256,9 +257,19 @@ class Simulated:
         if not copy.failed:
             self._set_outgoing(self._domains[uid], replace(copy, failed="the migration was aborted"))
             return
+        self._domains[uid] = replace(self._domains[uid], migrating=False)
         del self._outgoing[uid]
         if self._folder is not None:
             self._path(self._domains[uid]).with_suffix(migrations.MIGRATING).unlink(missing_ok=True)
+
+    def break_switchover(self, uid: str, why: str, *, arrived: bool) -> None:
+        """A copy in memory fails in its last moment: the domain stays stopped here, and the target runs it if it `arrived`."""
+        domain, copy = self._domains[uid], self._outgoing[uid]
+        self._set_outgoing(domain, replace(copy, failed=why))
+        self._domains[uid] = replace(domain, migrating=True)
+        self._notify(uid)
+        if arrived:
+            migrations.KNOWN[copy.address].arrive(domain)
 
     def _set_outgoing(self, domain: Domain, copy: migrations.OutgoingCopy) -> None:
         if self._folder is not None:

@@ -2,7 +2,9 @@
 the asynchronous interface.
 
 The copy is peer to peer: the source's daemon connects to the target's, so that it goes on when this process is killed. libvirt
-keeps the domain on exactly one side whatever fails: the source resumes it unless the target has confirmed that it runs."""
+resumes it on the source unless the target has confirmed that it runs. If the target's daemon is killed in between, QEMU
+refuses that, as the target's has the locks of the disks, and the domain stays stopped on the source; if the source's is killed
+while it waits for the confirmation, it does not resume it either. The caller decides: `abort` resumes it."""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def cancel_incoming(connection: Connection, uid: str, folder: Path) -> None:
 
 
 def migrate(connection: Connection, uid: str, target: MigrationTarget, limits: MigrationLimits) -> None:
-    """Returns when the domain runs on the target. HypervisorError: it runs on here."""
+    """Returns when the domain runs on the target. HypervisorError: it runs on here, or is stopped (see above)."""
     lib = connection.lib
     with connection.errors(f"cannot migrate {uid} to {target.address}"):
         dom = connection.running(uid)
@@ -97,10 +99,15 @@ def job(connection: Connection, uid: str) -> MigrationJob | None:
 
 
 def abort(connection: Connection, uid: str) -> None:
+    """End a copy, or resume a domain that one which has ended left stopped."""
     with connection.errors(f"cannot abort the migration of {uid}"), connection.gone():
         dom = connection.find(uid)
-        if dom is not None and dom.isActive() and _job_stats(connection, dom) is not None:
+        if dom is None or not dom.isActive():
+            return
+        if _job_stats(connection, dom) is not None:
             dom.abortJob()
+        elif connection.is_stopped_for_migration(dom):
+            dom.resume()
 
 
 def _job_stats(connection: Connection, dom: Any) -> Mapping[str, Any] | None:

@@ -160,6 +160,7 @@ class KubeletPods:
                 return again  # nothing else is done to a VM that is to leave
         if state.domain is not None:
             instance = await self._report.vmi_waits_no_more(instance)
+            await self._migrations.resume(host, instance, state.domain.to_domain())
             await self._actions.carry_out(host, pod, instance, state.domain.to_domain())
             return await self._nics.sync(host, pod, instance, state.domain.to_domain())
         return None

@@ -130,6 +130,7 @@ class OwnPods:
         if domain is None:
             await self._report.domain_ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
             return None
+        await self._migrations.resume(host, instance, domain)
         pod = await self._actions.carry_out(host, pod, instance, domain)
         if missing := await self._devices.prepare(host, pod):
             await self._report.waiting(pod, missing.rejection)

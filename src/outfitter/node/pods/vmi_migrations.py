@@ -2,8 +2,8 @@
 and reports a failure. Called by who runs the pods of the host, with the host's lock; every call may be repeated.
 
 Who writes what: `api.kubevirt.migration`. The VMI runs where its status.nodeName says, which changes in one write when the
-target's agent sees the domain run there. Until then the source's agent reports no end of a domain that has left by a migration:
-only the target knows whether it arrived."""
+target's agent sees the domain run there. Until then the source's agent reports neither the end of a domain that has left by a
+migration, nor a failure while it is stopped here for one: only the target knows whether it arrived."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class VmiMigrations:
         self._detaching: dict[str, float] = {}  # migrations whose guest is asked to release NICs -> since when, monotonic
         self._unreached: dict[str, float] = {}  # migrations whose target's agent cannot be reached -> since when, monotonic
         self._left: dict[str, float] = {}  # migrations whose domain has left this host -> since when, monotonic
+        self._aborted: dict[str, tuple[str, str]] = {}  # migrations that took too long and are being aborted -> code, message
         self._progress: dict[str, tuple[float, float, float]] = {}  # -> least remaining, since when, time of the last write
 
     # -- which part a pod has
@@ -170,6 +171,8 @@ class VmiMigrations:
             await self._complete(host, pod, vmi, domain)
             return True
         self._arrivals.ended(pod, arrived=False)
+        if vmi["status"].get("nodeName") == host.name and vmi_runs(vmi):
+            return False  # it came by a later migration: its domain here, stopped or not, is the VM
         await host.hypervisor.cancel_incoming(uid)
         if not vmi_runs(vmi) or (migration.state(vmi).get("completed") and (vmi["status"].get("nodeName") != host.name)):
             await host.hypervisor.stop(uid)  # of a VM that has ended, or a copy that the source knows nothing of
@@ -203,21 +206,28 @@ class VmiMigrations:
     async def _copy(self, host: AgentHost, vmi: Object, job_uid: str) -> float | None:
         uid, record, hypervisor = vmi["metadata"]["uid"], migration.state(vmi), host.hypervisor
         job = await hypervisor.migration(uid)
+        if job is None or job.failed:
+            if (domain := (await hypervisor.domains()).get(uid)) is None:
+                return POLL  # it has just left
+            if domain.migrating:  # stopped, and the target may run it: the target's agent decides
+                return await self._has_stopped(vmi)
         if job is not None and job.failed and job_uid not in self._begun:
             job = None  # of an earlier migration, or of a process that was killed: it may begin again
-        if job is None and uid not in await hypervisor.domains():
-            return POLL  # it has just left
         if record.get("abortRequested") or (job is not None and job.failed):
             if job is not None and not job.failed:
                 await hypervisor.abort_migration(uid)
                 return POLL
-            asked = bool(record.get("abortRequested"))
-            why = "it was cancelled" if asked else job.failed if job is not None else ""
-            more = {"abortStatus": "Succeeded"} if asked else {}
-            await self._end_copy(host, vmi, job_uid, CANCELLED if asked else COPY_FAILED, why, **more)
+            if record.get("abortRequested"):
+                await self._end_copy(host, vmi, job_uid, CANCELLED, "it was cancelled", abortStatus="Succeeded")
+            else:
+                await self._end_copy(host, vmi, job_uid, *self._aborted.get(
+                    job_uid, (COPY_FAILED, job.failed if job is not None else "")))
             return None
         if job is None:
-            if job_uid in self._begun:
+            if job_uid in self._aborted:
+                await self._end_copy(host, vmi, job_uid, *self._aborted[job_uid])
+                return None
+            if job_uid in self._begun or record.get("sourceDomainLeft"):
                 await self._end_copy(host, vmi, job_uid, COPY_LOST, f"the hypervisor of {host.name} no longer copies the VM: "
                                                                     "it was restarted, or the copy was ended with other tools")
                 return None
@@ -247,9 +257,8 @@ class VmiMigrations:
             return POLL
         self._begun.add(job_uid)
         if late := await self._late(vmi, job_uid, job):
-            await hypervisor.abort_migration(uid)
-            await self._end_copy(host, vmi, job_uid, *late)
-            return None
+            self._aborted[job_uid] = late
+            await hypervisor.abort_migration(uid)  # it may come too late: that it has failed is reported when it has
         return POLL
 
     async def _detach_functions(self, host: AgentHost, uid: str) -> float | None:
@@ -295,6 +304,18 @@ class VmiMigrations:
             await self._patch(vmi, {"migrationState": {"sourceDomainLeft": True}})
         return 1.0
 
+    async def _has_stopped(self, vmi: Object) -> float:
+        """The domain is here, stopped for the last part of a copy that is no longer under way: a hypervisor was killed in it.
+        The target's may have resumed it already, and what it runs is the VM. Only if that has none, it is resumed here."""
+        if not migration.state(vmi).get("sourceDomainLeft"):
+            await self._patch(vmi, {"migrationState": {"sourceDomainLeft": True}})
+        return 1.0
+
+    async def resume(self, host: AgentHost, vmi: Object, domain: Domain) -> None:
+        """A VMI stays here because its migration has failed: have its domain run, if it is still stopped for it."""
+        if domain.migrating and migration.state(vmi).get("failed"):
+            await host.hypervisor.abort_migration(domain.uid)
+
     async def end_source(self, host: AgentHost, pod: Object, vmi: Object) -> float | None:
         """A VMI has left this pod: end what may be left of its domain here, then the pod, which releases its devices."""
         uid, record = vmi["metadata"]["uid"], migration.state(vmi)
@@ -313,6 +334,7 @@ class VmiMigrations:
         self._left.pop(job_uid, None)
         self._detaching.pop(job_uid, None)
         self._unreached.pop(job_uid, None)
+        self._aborted.pop(job_uid, None)
         self._progress.pop(job_uid, None)
 
     async def _end_copy(self, host: AgentHost, vmi: Object, job_uid: str, *why: str, **more: str) -> None:

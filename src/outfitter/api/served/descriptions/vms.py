@@ -282,7 +282,7 @@ FIELDS: Mapping[str, str] = {
     "migrationState.endTimestamp": "When it ended.",
     "migrationState.targetNodeDomainReadyTimestamp": "When the guest ran on the target.",
     "migrationState.targetNodeDomainDetected": "Whether the domain was seen on the target.",
-    "migrationState.sourceDomainLeft": "The source no longer has the domain, and the target has not reported it yet.",
+    "migrationState.sourceDomainLeft": "The source no longer runs the domain, and the target has not reported it yet.",
     "migrationState.completed": "Whether it has ended.",
     "migrationState.failed": "Whether it has failed: the VMI runs on the source.",
     "migrationState.failureReason": "Why it failed.",
