@@ -13,6 +13,7 @@ ROUNDS ?= 1
 SEED ?= 0
 MINUTES ?= 60
 BY_FILE := --dist loadfile --no-loadscope-reorder  # in the order of tests/collection.py
+BY_GROUP := --dist loadgroup  # as tests/collection.py groups them
 unexport PYTHONDONTWRITEBYTECODE  # nothing here is compiled twice
 
 help: ## list the verbs
@@ -82,7 +83,7 @@ libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvi
 	@touch $@
 
 test-libvirt: libvirt ## the tests that need libvirt and QEMU (root on Debian: a libvirtd of their own)
-	@$(BIN)/pytest -m "libvirt and not long" $(PYTEST)
+	@$(BIN)/pytest -n 2 $(BY_GROUP) -m "libvirt and not long" $(PYTEST)
 
 test-hardware: libvirt ## a host with real devices in a VM: SR-IOV, IOMMU, mdev, vfio-pci (Debian; minutes, and 250 MB once)
 	@$(BIN)/python scripts/test-hardware $(HARDWARE)
@@ -99,6 +100,7 @@ bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver
 	@$(BIN)/python -m bench.allocate
 	@$(BIN)/python -m bench.vms
 	@$(BIN)/python -m bench.migrate
+	@$(BIN)/python -m bench.assignment
 	@$(BIN)/python -m bench.servers
 	@$(BIN)/python -m bench.stall
 	@if [ -n "$$KUBEBUILDER_ASSETS" ]; then $(BIN)/python -m bench.cluster; fi

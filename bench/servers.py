@@ -23,10 +23,10 @@ from tests import kubernetes
 
 
 @contextmanager
-def outfit_up(folder: Path) -> Iterator[tuple[Path, int]]:
+def outfit_up(folder: Path, *options: str) -> Iterator[tuple[Path, int]]:
     """An `outfit up` of its own: the kubeconfig and the process id."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "outfitter", "up", "--data", str(folder), "--port", "0", "--simulate", "1x1"],
+        [sys.executable, "-m", "outfitter", "up", "--data", str(folder), "--port", "0", "--simulate", "1x1", *options],
         stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

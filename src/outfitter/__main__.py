@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import Any
 
 INTERRUPTED = 130  # exit status after Ctrl-C
+# gRPC's C library writes lines of its own to standard error, past our logging, as when a process is started or a peer is gone.
+# What fails is an exception, which its caller logs. Read when gRPC is imported; a value that the user sets is kept.
+GRPC_LOG_LEVEL = ("GRPC_VERBOSITY", "NONE")
 
 
 def main() -> None:
+    os.environ.setdefault(*GRPC_LOG_LEVEL)
     try:
         from outfitter.cli import main as cli  # noqa: PLC0415  # the start of every command is on this path
         from outfitter.roles import commands  # noqa: PLC0415

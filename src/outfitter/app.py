@@ -42,10 +42,11 @@ from outfitter.errors import AlreadyExists, StartupRefused
 from outfitter.inventory.config import DEFAULT, Config
 from outfitter.metrics import Metrics
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.readers.pods_page import PodsPage
 from outfitter.roles.cluster_check import OURS
 from outfitter.roles.controller import announce, cluster_controllers
 from outfitter.roles.hosts import build_domain, hypervisor, simulated_hosts, this_host
-from outfitter.roles.node import HostAgents
+from outfitter.roles.node import HostAgents, without_device_assignment
 from outfitter.scheduling import config as scheduling_config
 from outfitter.scheduling import plugins
 from outfitter.scheduling.nova import flavor_claim
@@ -70,19 +71,21 @@ class Product:
     """Controllers and node agent on a store, running."""
 
     def __init__(self, store: Store, hosts: Sequence[AgentHost], controllers: Sequence[Controller],
-                 context: ControllerContext, *, workers: int = 4) -> None:
+                 context: ControllerContext, *, workers: int = 4, assigned_field: bool = False) -> None:
+        """`assigned_field`: the server keeps the field `assignedDevices` of containers."""
         self.store, self.context = store, context
-        agents = HostAgents(context, hosts)
+        agents = HostAgents(context, hosts, assigned_field=assigned_field)
         self.hosts, self.preparation, self.host_audit = agents.hosts, agents.preparation, agents.host_audit
         self.agent, self._agents = agents.agent, agents
         unreadable = UnreadableObjects(context.informers, context.events, clock=context.clock)
         self.runner = ControllerManager(context, [*controllers, *agents.controllers, unreadable], workers=workers)
-        self.metrics = Metrics(self.runner, context, self.host_audit.repairs)
+        self.metrics = Metrics(self.runner, context, self.host_audit.repairs, readers=agents.readers)
         self.offered = 0  # devices that the hosts publish
 
     async def start(self) -> None:
         self.offered = await self._agents.start()
         await self.runner.start()
+        await self._agents.serve_readers()
 
     async def stop(self) -> None:
         await self.runner.stop()
@@ -109,7 +112,7 @@ class Embedded(Product):
             return host in served and config.for_host(host).plug_in_place
 
         controllers: list[Controller] = [
-            VmController(context),
+            VmController(context, in_place),
             VmiController(context, aliases),
             PodClaims(context),
             ClaimDeallocation(context),
@@ -129,10 +132,13 @@ class Embedded(Product):
             WorkloadUpdate(context),
         ]
         # On a disk most of a worker's time is waiting until something is safe: many who wait share one transaction.
-        super().__init__(store, hosts, controllers, context, workers=16 if isinstance(store, SQLite) else 4)
+        if not self.settings.features.device_assignment:
+            hosts = [without_device_assignment(host) for host in hosts]
+        super().__init__(store, hosts, controllers, context, workers=16 if isinstance(store, SQLite) else 4,
+                         assigned_field=True)
         context.informer(kinds.NODE).on_change(self.host_audit.node_changed)  # in a cluster the kubelet creates it again
         self.store, self._config = store, config
-        self.api = ApiServer(store, metrics=self.metrics.text)
+        self.api = ApiServer(store, metrics=self.metrics.text, pods=self._pods_page())
         self.server: Server | None = None
 
     async def start(self) -> None:
@@ -170,7 +176,7 @@ class Embedded(Product):
         """Serve kubectl on a port of this host; the path of the kubeconfig for it."""
         access = credentials(data / "pki", self.context.clock)
         self.api = ApiServer(self.store, tokens={access.token: auth.User("admin", (auth.MASTERS,))},
-                             metrics=self.metrics.text)
+                             metrics=self.metrics.text, pods=self._pods_page())
         self.server = Server(self.api, certfile=access.folder / "server.crt", keyfile=access.folder / "server.key",
                              ca=access.folder / "ca.crt", port=port, limits=self._config.server, clock=self.context.clock)
         await self.server.start()
@@ -180,6 +186,9 @@ class Embedded(Product):
         path = data / "kubeconfig"
         pki.save_private(path, yaml.safe_dump(config, sort_keys=False).encode())
         return path
+
+    def _pods_page(self) -> PodsPage:
+        return PodsPage(self._agents.readers)
 
     async def settle(self) -> None:
         """Until there is nothing to do (what waits for the clock does not count)."""
@@ -207,7 +216,8 @@ async def embedded(
     configuration the aliases and how to choose are used here; what it says of hosts comes with these."""
     aliases = AliasSet.of(config.default)
     clock, names = clock or SystemClock(), names or IdGenerator()
-    rules = admission.AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)})
+    gates = scheduling_config.Features.of(config.scheduling.features)
+    rules = admission.AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)}, device_assignment=gates.device_assignment)
     store = Memory(clock=clock, names=names, rules=rules) if data is None else SQLite(
         data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous, accept_lost_writes=accept_lost_writes)
     product = Embedded(store, hosts, clock=clock, config=config, aliases=aliases)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outfitter import __version__
@@ -15,6 +15,7 @@ from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.kubevirt import migration
 from outfitter.api.page import OUT_OF_SERVICE_STATES
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
+from outfitter.ledger.out_of_service import HEALTH
 from outfitter.store.queue_metrics import Durations
 from outfitter.store.request_limiter import RequestLimiter
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
     from outfitter.apiserver.listener import Listener  # a web server, which a controller does not run
+    from outfitter.node.readers.node_pods import NodePods
 
 WAITS = "How long keys waited in the queue until a worker took them, in seconds."
 WORKS = "How long the work on a key took, in seconds."
@@ -35,11 +37,12 @@ class Metrics:
     """Of the controllers and the node agent that one runner runs."""
 
     def __init__(self, runner: ControllerManager, context: ControllerContext, repairs: Mapping[tuple[str, str], int], *,
-                 leader: Callable[[], bool] | None = None, limiter: RequestLimiter | None = None) -> None:
+                 leader: Callable[[], bool] | None = None, limiter: RequestLimiter | None = None,
+                 readers: Sequence[NodePods] = ()) -> None:
         """`repairs`: (host, code) -> how often its slices were published again. `leader`: whether it holds the Lease, of one of
-        several replicas. `limiter`: of the client of a Kubernetes API server."""
+        several replicas. `limiter`: of the client of a Kubernetes API server. `readers`: of hosts whose pods the agent runs."""
         self._runner, self._context, self._repairs, self._leader = runner, context, repairs, leader
-        self._limiter = limiter
+        self._limiter, self._readers = limiter, readers
         self.listener: Listener | None = None  # of the API server, once it listens
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
@@ -108,8 +111,26 @@ class Metrics:
         yield _many(gauge, "outfitter_bookings", "Bookings on a page of the ledger.", ("page", "state"), Counter(
             (page["metadata"]["name"], booking["state"]) for page in self._items(kinds.LEDGER_PAGE)
             for booking in well_formed_bookings(page)))
+        if self._readers:
+            yield from self._of_readers()
         yield _many(gauge, "outfitter_devices_out_of_service", "Devices that are out of service, by page and state.",
                     ("page", "state"), self._out_of_service())
+
+    def _of_readers(self) -> Iterator[Metric]:
+        """Devices that pods on our hosts have."""
+        from prometheus_client.core import GaugeMetricFamily as gauge  # noqa: PLC0415
+
+        from outfitter.node.readers import device_metrics  # noqa: PLC0415  # a controller has no node
+
+        pods = device_metrics.readable(self._readers)
+        yield _many(gauge, "outfitter_assigned_device", "1 for each device that a container has.",
+                    device_metrics.HOLDER_LABELS, device_metrics.holders(pods))
+        yield _many(gauge, "outfitter_plugin_devices", "Devices of device plugins, by state.", device_metrics.STATE_LABELS,
+                    device_metrics.states(self._readers, pods))
+        yield _histogram("outfitter_device_wait_seconds", "From the binding of a pod with devices to its admission.", "node",
+                         {each.node: each.waits for each in self._readers if each.waits.count})
+        yield _histogram("outfitter_device_prepare_seconds", "How long the preparation of a pod's claims took.", "node",
+                         {each.node: each.prepares for each in self._readers if each.prepares.count})
 
     def _items(self, kind: kinds.Kind) -> Iterable[Mapping[str, Any]]:
         informer = self._context.informers.get(kind)
@@ -133,8 +154,9 @@ class Metrics:
         out: Counter[tuple[str, ...]] = Counter()
         for page in self._items(kinds.LEDGER_PAGE):
             for state in OUT_OF_SERVICE_STATES:
-                if records := raw_entries(page, state):
-                    out[page["metadata"]["name"], state] = len(records)
+                for record in raw_entries(page, state):
+                    unhealthy = isinstance(record, dict) and record.get("origin") == HEALTH
+                    out[page["metadata"]["name"], "unhealthy" if unhealthy else state] += 1
         return out
 
 
@@ -177,12 +199,15 @@ def _many(family: Gauges, name: str, text: str, labels: tuple[str, ...], values:
 
 
 def _durations(name: str, text: str, controllers: Iterable[Controller], read: Callable[[Controller], Durations]) -> Metric:
+    return _histogram(name, text, "name", {each.name: read(each) for each in controllers})
+
+
+def _histogram(name: str, text: str, label: str, values: Mapping[str, Durations]) -> Metric:
     from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415
 
-    out = HistogramMetricFamily(name, text, labels=("name",))
-    for each in controllers:
-        seen = read(each)
-        out.add_metric((each.name,), [(_bound(bound), count) for bound, count in seen.up_to()], seen.total)
+    out = HistogramMetricFamily(name, text, labels=(label,))
+    for place, seen in values.items():
+        out.add_metric((place,), [(_bound(bound), count) for bound, count in seen.up_to()], seen.total)
     return out
 
 

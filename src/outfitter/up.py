@@ -22,7 +22,9 @@ from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.agent_host import AgentHost
 from outfitter.roles import hosts as host_setup
+from outfitter.roles import socket_folder
 from outfitter.roles.process import loop_factory, spare_the_collector
+from outfitter.roles.socket_folder import SocketFolder
 from outfitter.scheduling.nova import alias
 
 SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
@@ -31,6 +33,7 @@ SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
 def run(
     *, data: Path, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool, settings: Path | None = None,
     hypervisor: str | None = None, accept_lost_writes: bool = False, limits: Sequence[str] = (), listed: Sequence[str] = (),
+    kubelet_dir: Path | None = None,
 ) -> None:
     """`listed`: arguments --host."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr,
@@ -40,7 +43,8 @@ def run(
             loaded = config.load(settings, alias.check) if settings is not None else config.DEFAULT
             loaded = replace(loaded, server=server_limits.with_arguments(loaded.server, limits))
             hosts, why = choose(simulation, data.absolute(), loaded, hypervisor, listed)
-            runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
+            sockets = socket_folder.choose(hosts, kubelet_dir, data.absolute())
+            runner.run(_serve(data.absolute(), port, sockets, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
                               settings=loaded, accept_lost_writes=accept_lost_writes))
         except BrokenPipeError:
             raise  # the reader of the output is gone
@@ -49,20 +53,22 @@ def run(
 
 
 async def _serve(
-    data: Path, port: int, hosts: Sequence[AgentHost], why: str, *, kubeconfig: Path | None, settings: Config,
+    data: Path, port: int, sockets: SocketFolder, why: str, *, kubeconfig: Path | None, settings: Config,
     accept_lost_writes: bool,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stop)
-    async with app.embedded(data=data, hosts=hosts, config=settings, accept_lost_writes=accept_lost_writes) as product:
+    async with app.embedded(data=data, hosts=sockets.hosts, config=settings, accept_lost_writes=accept_lost_writes) as product:
         spare_the_collector()
         written = await product.serve(data, port)
         if kubeconfig is not None:
             app.copy_kubeconfig(written, kubeconfig)
             written = kubeconfig
-        print(_greeting(product, data, why, written), flush=True)
+        off = not product.settings.features.device_assignment
+        where = "none: the gate DeviceAssignment is off" if off else sockets.text
+        print(_greeting(product, data, why, written, where), flush=True)
         await stop.wait()
         try:
             print("stopping; everything is kept in " + str(data), flush=True)
@@ -109,7 +115,7 @@ def _why_none(product: app.Embedded) -> str:
     return " (outfit devices --all, and outfit config check FILE, say why)" if listed and not product.offered else ""
 
 
-def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> str:
+def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path, sockets: str) -> str:
     hosts, server = product.hosts, product.server
     names = ", ".join(host.name for host in hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
     own = "" if shutil.which("outfit") else f"  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"
@@ -119,6 +125,7 @@ def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> 
   hosts       {names} ({why}){refused}
   devices     {product.offered} offered{_why_none(product)}
   data        {data}
+  sockets     {sockets}
 
 In another terminal:
 {own}  export KUBECONFIG={shlex.quote(str(kubeconfig))}

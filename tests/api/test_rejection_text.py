@@ -239,12 +239,28 @@ EXAMPLES: dict[str, Rejection] = {
         Code.DEVICE_READY_TIMEOUT, None, None, "", {"seconds": 600}, (NOT_READY,) * 5
     ),
     "a claim that is not allocated": of(Code.CLAIM_NOT_ALLOCATED, claim="c"),
+    "a claim that is reserved for others": of(Code.CLAIM_NOT_RESERVED, claim="c", pod="p"),
+    "a DRA driver that is not registered": of(Code.DRIVER_NOT_REGISTERED, driver="net.example.com", claim="c"),
+    "a DRA driver that failed": of(Code.DRIVER_CALL_FAILED, driver="net.example.com", message="no firmware"),
+    "DRA drivers that do not answer": of(Code.DRIVER_CALL_PENDING, seconds=12),
     "devices that are not booked": of(Code.NOT_BOOKED, devices=("gpu-0", "gpu-1"), claim="c", host="node-1"),
     **{f"a message of the node: {code}": of(code, message="0000:65:00.0 is no longer on the bus") for code in (
         Code.DEVICE_MISSING, Code.DEVICE_IN_USE, Code.DRIVER_NOT_BOUND, Code.IOMMU_GROUP_SHARED, Code.VFS_PRESENT,
         Code.PREPARE_FAILED, Code.RELEASE_FAILED, Code.NETWORK_NOT_READY, Code.SECRET_MISSING, Code.SOURCES_DISAGREE,
         Code.NO_PCI_PORT, Code.NIC_KEPT_BY_GUEST, Code.NIC_NOT_PLUGGED, Code.VF_NOT_BOOKED, Code.VM_MIGRATES,
+        Code.DEVICE_KEPT_BY_GUEST, Code.DEVICE_NOT_PLUGGED, Code.DEVICE_NOT_BOOKED, Code.NO_FREE_DEVICE_ON_HOST,
+        Code.VM_PAUSED, Code.PLUG_NOT_IN_PLACE, Code.FLAVOR_DEVICE,
         Code.DOMAIN_INVALID, Code.HYPERVISOR_REFUSED, Code.HYPERVISOR_AWAY, Code.LAUNCHER_AWAY, Code.LAUNCHER_VERSION)},
+    "a device plugin that is not there": of(Code.DEVICE_PLUGIN_MISSING, resources=("example.com/gpu",), host="node-1"),
+    "too few devices of a plugin": of(Code.DEVICES_UNAVAILABLE, resource="example.com/gpu", wanted=2, free=1),
+    "no healthy device of a plugin": of(Code.NO_HEALTHY_DEVICE, resource="example.com/gpu"),
+    "an assigned device that is not healthy": of(Code.DEVICE_UNHEALTHY, id="gpu-0", resource="example.com/gpu"),
+    "more devices than requested": of(Code.TOO_MANY_ASSIGNED, container="c", resource="example.com/gpu", assigned=2, wanted=1),
+    "one device for two containers": of(Code.ASSIGNED_TWICE, id="gpu-0", resource="example.com/gpu", containers=("a", "b")),
+    "devices that are not aligned": of(Code.TOPOLOGY_AFFINITY),
+    "a plugin that is not accepted": of(Code.DEVICE_PLUGIN_REFUSED, resource="example.com/gpu", message="it lists too much"),
+    "a plugin that failed": of(Code.PLUGIN_CALL_FAILED, message="the card is on fire"),
+    "a plugin that names no device": of(Code.PLUGIN_ANSWER_INVALID, message="PCI_RESOURCE_A_IO_GPU lists none"),
     "a running VM's device that left the bus": of(Code.DEVICE_VANISHED, GPU, host="node-1"),
     "a running VM's device that its driver withdrew": of(Code.DEVICE_NOT_PUBLISHED, GPU),
     "a claim that cannot follow a migration": of(Code.CLAIM_BY_NAME, claim="my-gpu"),
@@ -252,6 +268,9 @@ EXAMPLES: dict[str, Rejection] = {
     "a device by resource name cannot travel": of(Code.DEVICE_BY_RESOURCE, name="g0"),
     "one of several mediated devices cannot travel": of(Code.SEVERAL_MEDIATED_DEVICES, GPU, name="g0"),
     "an alias whose devices may not travel": of(Code.ALIAS_NOT_MIGRATABLE, alias="a100", name="a100-0"),
+    "no other host has a twin": of(Code.NO_FREE_TWIN, name="g0", wanted=1, match=0, free=0),
+    "the twins are held": Rejection(
+        Code.NO_FREE_TWIN, detail={"name": "g0", "wanted": 2, "match": 3, "free": 1}, causes=(HELD,)),
     "devices that were released": Rejection(Code.DEVICES_GIVEN_BACK, None, None, "", {"host": "node-1"}, (NOT_READY,)),
     "devices that were released, from where is not known": Rejection(
         Code.DEVICES_GIVEN_BACK, None, None, "", {"host": ""}, (NOT_READY,)

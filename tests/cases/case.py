@@ -12,13 +12,14 @@ from typing import Any
 
 import yaml
 
-from tests.cases import dra_vocabulary, kubevirt_vocabulary, nova_vocabulary
+from tests.cases import assignment_vocabulary, dra_vocabulary, kubevirt_vocabulary, nova_vocabulary
 from tests.cases.vocabulary import Check
 
 SUFFIXES = (".yaml", ".json")
 AREAS: Mapping[str, tuple[str, Check]] = {  # area -> the format it belongs to, and its vocabulary
     **{area: ("kubevirt", kubevirt_vocabulary.case(area)) for area in kubevirt_vocabulary.EXPECT},
     **dict.fromkeys(nova_vocabulary.AREAS, ("nova", nova_vocabulary.CASE)),
+    **dict.fromkeys(assignment_vocabulary.AREAS, ("assignment", assignment_vocabulary.CASE)),
     "allocator": ("dra", dra_vocabulary.ALLOCATOR),
     "cel": ("dra", dra_vocabulary.CEL),
 }

@@ -1,7 +1,7 @@
 """Options for the cases as data, and where their folder is.
 
-`--cases DIR` names it; without the option the folders `shared/cases` and `shared/cases-next/kubevirt` beside the repository are
-used when they are there."""
+`--cases DIR` names it; without the option the folder `shared/cases` and those of NEXT beside the repository are used when they
+are there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
 DEFAULT = SHARED / "cases"
-NEXT = (SHARED / "cases-next" / "kubevirt",)  # further cases of the formats of DEFAULT
+NEXT = (SHARED / "cases-next" / "kubevirt", SHARED / "cases-next" / "assignment")  # further cases of the formats of DEFAULT
 FOLDER, NOT_BUILT = "--cases", "--cases-not-built"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cases", "cases as data (tests/cases)")
     group.addoption(FOLDER, metavar="DIR", help="run every *.yaml and *.json below DIR "
-                                                 "(default: ../shared/cases and ../shared/cases-next/kubevirt)")
+                                                 "(default: ../shared/cases and those of cases-next)")
     group.addoption(NOT_BUILT, action="store_true", help="also run the areas that are not built yet")
 
 

@@ -319,7 +319,48 @@ MOVED: tuple[dict[str, Any], list[dict[str, Any]]] = (
     [moved({**_PLAN, "possible": False}, None, "node-b"), moved({**_PLAN, "to": "node-a"}, None, "node-b"),
      moved({**_PLAN, "devices": [{"name": "g", "how": "travels"}]}, None, "node-b"),
      moved(_PLAN, "vmi/vm1", "node-b"), moved(_PLAN, None, "node-a")])
-HOLDS = {**HOLDS, "a NIC waits": STEPPED, "a VM moves": MOVED}
+
+
+
+def _assigned(area: str, given: dict[str, Any], expect: dict[str, Any]) -> dict[str, Any]:
+    """One pod that asks for a device of a plugin."""
+    pod = {"name": "p", "containers": [{"name": "c", "limits": {"a.io/gpu": 2}}]}
+    return {"area": area, "basis": "document", "when": [{"op": "create", "pods": [pod]}], "expect": expect, "given": {
+        "plugins": {"gpu": {"resource": "a.io/gpu", "devices": {"g0": [0], "g1": [0], "g2": [1]}}}, **given}}
+
+
+ASSIGNED: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "a pod is assigned devices": (
+        _assigned("assign", {}, {"pods": {"p": {"phase": "Running", "assigned": {"c": {"a.io/gpu": 2}}}},
+                                 "order": [["written p", "Allocate gpu", "started p"]]}),
+        [{"pods": {"p": {"phase": "Failed"}}}, {"pods": {"p": {"assigned": {}}}},
+         {"order": [["Allocate gpu", "written p"]]}, {"error": {}}]),
+    "a plugin registers": (
+        _assigned("plugin", {}, {"nodes": {"n1": {"capacity": {"a.io/gpu": 3}}}, "calls": {"gpu": {"Allocate": 1}}}),
+        [{"nodes": {"n1": {"capacity": {"a.io/gpu": 2}}}}, {"calls": {"gpu": {"Allocate": 0}}}]),
+    "a monitor sees the devices": (
+        _assigned("readers", {}, {"readers": {"list": {"p": {"c": {"a.io/gpu": 2}}}, "pods": ["p"], "cni": [
+            {"pod": "p", "knows": ["a.io/gpu"], "devices": {"a.io/gpu": 2}}]}, "checkpoint": {"p": {"c": {"a.io/gpu": 2}}}}),
+        [{"readers": {"list": {}}}, {"readers": {"pods": []}}, {"checkpoint": {}}, {"readers": {"allocatable": {}}},
+         {"readers": {"cni": [{"pod": "p", "knows": ["a.io/nic"], "devices": {"a.io/gpu": 2}}]}}]),
+    "a claim is prepared by its driver": (
+        {"area": "driver", "basis": "kubelet", "given": {
+            "drivers": {"net": {"driver": "net.d.io", "devices": ["d0"], "health": {"d0": "Healthy"}}},
+            "claims": {"k": {"results": [{"request": "r", "driver": "net.d.io", "device": "d0"}]}}},
+         "when": [{"op": "create", "pods": [{"name": "p", "claims": {"nic": "k"}, "containers": [
+             {"name": "c", "claims": ["nic"]}]}]}],
+         "expect": {"pods": {"p": {"phase": "Running", "health": {"c": {"claim:nic": {"net.d.io/dev=d0": "Healthy"}}}}},
+                    "calls": {"net": {"NodePrepareResources": [["k"]]}}, "slices": {"net.d.io": 1},
+                    "order": [["NodePrepareResources net", "started p"]], "notified": {"net": {"registered": True}}}},
+        [{"pods": {"p": {"health": {"c": {"claim:nic": {"net.d.io/dev=d0": "Unknown"}}}}}},
+         {"calls": {"net": {"NodePrepareResources": [["k"], ["k"]]}}}, {"slices": {"net.d.io": 0}},
+         {"order": [["started p", "NodePrepareResources net"]]}, {"notified": {"net": {"registered": False}}}]),
+    "devices are aligned": (
+        _assigned("topology", {"nodes": {"n1": {"numa": [0, 1], "policy": "single-numa-node"}}},
+                  {"pods": {"p": {"assigned": {"c": {"a.io/gpu": ["g0", "g1"]}}}}}),
+        [{"pods": {"p": {"assigned": {"c": {"a.io/gpu": ["g1", "g2"]}}}}}, {"pods": {"p": {"phase": "Failed"}}}]),
+}
+HOLDS = {**HOLDS, "a NIC waits": STEPPED, "a VM moves": MOVED, **ASSIGNED}
 HOTPLUG = kubevirt("hotplug", INSTANCE, {"steps": [STEP]})
 STRANGE: Mapping[str, tuple[dict[str, Any], str]] = {  # a case that is not in its format -> what the failure names
     "an area": ({"area": "teleport", "expect": {"arrived": True}}, "teleport"),

@@ -186,6 +186,7 @@ def test_a_folder_that_is_not_there_is_a_mistake(pytester: pytest.Pytester, tmp_
     result.stdout.fnmatch_lines(["*there is no such folder*"])
 
 
+@pytest.mark.thorough
 def test_the_command_of_the_documentation(tmp_path: Path) -> None:
     """In a process of its own: a folder elsewhere must not lead pytest away from this repository's settings."""
     write(tmp_path / "cases", "made.yaml", [{**kubevirt("status", WAITING, {"ready": False}), "name": "documented"}])

@@ -301,10 +301,18 @@ def _waiting(books: Books) -> Iterator[str]:
             continue
         [request] = claim["spec"]["devices"]["requests"]
         wanted, count = request["exactly"]["deviceClassName"], request["exactly"].get("count", 1)
-        for host in books.served:
+        for host in _only_hosts(pod) or books.served:
             free = sorted(_free(books, host, wanted.upper())) if _takes_pods(books, host) else []
             if len(free) >= count:
                 yield f"pod {meta['name']} waits for {count} {wanted}, and on {host} {free} are free: {said.get('message')}"
+
+
+def _only_hosts(pod: Object) -> list[str]:
+    """The host that a pod may run on by its name alone, as attachment pods; empty: any."""
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    return [host for term in required.get("nodeSelectorTerms") or () for field in term.get("matchFields") or ()
+            if field["key"] == "metadata.name" and field["operator"] == "In" for host in field["values"]]
 
 
 def _takes_pods(books: Books, host: str) -> bool:

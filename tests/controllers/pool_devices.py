@@ -24,12 +24,15 @@ async def publish(scene: Scene, *names: str, where: Object | None = None, **more
 
 
 async def pod(scene: Scene, name: str, claims: dict[str, str] | None = None, **container: Any) -> None:
-    """A pod that uses claims: class -> the name of a claim of it, which is made."""
+    """A pod that uses claims: class -> the name of a claim of it, which is made. It requests what is assigned to it."""
     for class_, claim in (claims or {}).items():
         await scene.create(kinds.RESOURCE_CLAIM, claim, {"devices": {"requests": [
             {"name": "it", "exactly": {"deviceClassName": class_}}]}})
+    assigned = {entry["resourceName"]: str(len(entry["deviceIDs"])) for entry in container.get("assignedDevices") or ()
+                if {"resourceName", "deviceIDs"} <= entry.keys()}
+    requested = {"resources": {"limits": assigned}} if assigned else {}
     await scene.create(kinds.POD, name, {
-        "containers": [{"name": "main", "image": "main", **container}],
+        "containers": [{"name": "main", "image": "main", **requested, **container}],
         "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in (claims or {}).values()]})
 
 

@@ -15,9 +15,10 @@ from outfitter.api import admission, conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status
 from outfitter.app import Product
-from outfitter.controllers.device_status import FIRST_REPORT, DeviceStatus, running_interfaces
+from outfitter.controllers.device_status import FIRST_REPORT, DeviceStatus
 from outfitter.controllers.launcher_pod import pod_name
 from outfitter.controllers.manager import ControllerContext, settle
+from outfitter.controllers.plugged_devices import running_interfaces
 from outfitter.controllers.vmi import VmiController
 from outfitter.errors import Cause
 from outfitter.store.clock import ManualClock

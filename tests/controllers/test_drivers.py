@@ -9,7 +9,7 @@ import pytest
 
 from outfitter.api import device, kinds, rejection_conditions
 from outfitter.api.kinds import Object
-from outfitter.api.launcher.launcher_environment import NETWORK_RESOURCE
+from outfitter.api.launcher.launcher_environment import NETWORK, NETWORK_RESOURCE
 from outfitter.api.rejection import RejectionCode
 from outfitter.launcher import environment
 from tests.controllers import scenario as scenes
@@ -39,7 +39,7 @@ def test_the_page_lists_every_attribute_by_which_a_device_is_found_in_their_orde
 
 def test_the_page_lists_every_variable_of_device_plugins() -> None:
     listed = [name.removesuffix("_<X>") for cell in _rows("variable") for name in _names(cell)]
-    assert listed == [*environment.PREFIXES.values(), environment.NETWORK_PREFIX]
+    assert listed == [*environment.PREFIXES.values(), NETWORK]
     assert f"{NETWORK_RESOURCE}_<network>" in PAGE
 
 
@@ -117,7 +117,7 @@ async def test_a_mediated_device_counts_before_its_parents_address_and_all_funct
 
 
 async def test_a_resource_that_only_a_device_plugin_offers_fails_with_the_variables_that_are_missing() -> None:
-    """outfitter does not call device plugins yet."""
+    """Where no plugin is served: a host without --kubelet-dir."""
     async with scenes.embedded(vfs=1) as scene:
         offered = {"example.com/gpu": "1"}
         await scene.store.patch(
@@ -125,7 +125,7 @@ async def test_a_resource_that_only_a_device_plugin_offers_fails_with_the_variab
         gpu = {"name": "g", "deviceName": "example.com/gpu"}
         await scene.create(kinds.VMI, "blue", {"domain": {"devices": {"gpus": [gpu]}}})
         blue = await scene.phase("blue", "Failed")
-        assert RejectionCode.DOMAIN_INVALID in rejection_conditions.of(blue)
+        assert RejectionCode.PLUGIN_ANSWER_INVALID in rejection_conditions.of(blue)
         ready = await scene.condition("blue", "Ready")
         assert ready is not None
         for variable in ("PCI_RESOURCE_EXAMPLE_COM_GPU", "MDEV_PCI_RESOURCE_EXAMPLE_COM_GPU"):

@@ -373,7 +373,7 @@ async def test_a_device_that_was_assigned_to_a_pod_is_not_given_to_a_flavor() ->
             {"cel": {"expression": 'device.driver == "pci.outfitter.dev"'}}]})
         await flavor(here, "one", "gpu:1")
         await here.create(kinds.POD, "huge", {"containers": [{
-            "name": "main", "resources": {"requests": {"cpu": "100"}},
+            "name": "main", "resources": {"requests": {"cpu": "100"}, "limits": {"example.com/gpu": "1"}},
             "assignedDevices": [{"resourceName": "example.com/gpu", "deviceIDs": ["oak/pci-0000-17-00-0"]}]}]})
         await machine(here, "blue", "one", nodeSelector={"kubernetes.io/hostname": "oak"})
         await here.waits("blue", "PodScheduled", "huge")

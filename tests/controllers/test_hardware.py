@@ -81,6 +81,12 @@ async def taken(scene: Scene, name: str) -> list[Rejection]:
     return found
 
 
+async def allocated(scene: Scene, vm: str) -> bool:
+    """Whether a claim of a VM's own has its devices."""
+    return any((claim.get("status") or {}).get("allocation") for claim in await scene.all(kinds.RESOURCE_CLAIM)
+               if any(owner["name"] == vm for owner in claim["metadata"].get("ownerReferences") or ()))
+
+
 async def refused(scene: Scene, name: str, why: RejectionCode = RejectionCode.HARDWARE_HELD) -> str:
     """Once the host refuses to prepare a VM's devices because of their hardware: the message."""
     async def check() -> str | None:
@@ -238,6 +244,32 @@ async def test_an_address_that_is_published_late_is_refused_at_prepare() -> None
         assert await sources(scene) == [VF]
         await scene.delete(kinds.VMI, "blue")
         await scene.running("green")
+        assert await sources(scene) == [VF]
+
+
+async def test_a_stopped_vm_whose_device_runs_elsewhere_under_another_name_waits_for_it() -> None:
+    """It keeps its claim, whose address is published late: it is not started to fail, again and again."""
+    async with embedded(vfs=1) as scene:
+        await scene.classes()
+        await publish(scene, {"nic": {}})
+        claim = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "others"}}]}}
+        await scene.create(kinds.VM, "amber", {
+            "runStrategy": "Always", "resourceClaimTemplates": [{"name": "network", "spec": {"spec": claim}}],
+            "template": {"spec": {"domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [scenario.device()]}}}}})
+        await scene.reach(lambda: allocated(scene, "amber"), "amber's claim is allocated")
+        await scene.store.patch(kinds.VM, "amber", {"spec": {"runStrategy": "Halted"}}, scene.namespace)
+        await scene.gone("amber")
+        await machine(scene, "blue", scene.namespace)
+        await scene.running("blue")
+        await scene.store.patch(kinds.RESOURCE_SLICE, "others", {"spec": slice_spec({"nic": {"pciAddress": text(VF)}}, 2)})
+        await scene.store.patch(kinds.VM, "amber", {"spec": {"runStrategy": "Always"}}, scene.namespace)
+
+        [why] = await scene.rejected("amber", RejectionCode.HARDWARE_HELD)
+        assert (why.holder and why.holder.purpose, why["hardware"]) == ("vmi/blue", (VF,))
+        assert not (await scene.pod("amber"))["spec"].get("nodeName"), "nothing was tried that cannot work"
+        assert f"the same hardware ({VF}) as {scene.driver}/node-0/pci-0000-3b-00-0-vf0" in await explained(scene, "amber")
+        await scene.delete(kinds.VMI, "blue")
+        await scene.running("amber")
         assert await sources(scene) == [VF]
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from outfitter.api import conditions, kinds
+from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.errors import Invalid
+from outfitter.errors import HypervisorAway, Invalid
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy
 from outfitter.launcher.simulated import Simulated
 from tests.controllers import scenario
@@ -183,6 +184,51 @@ async def test_a_vm_that_neither_side_runs_is_resumed_on_the_source(hosts: Scene
         return not (await simulated(hosts, source).domains())[uid].migrating
 
     await hosts.reach(resumed, "it is resumed")
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_target_that_stays_away_is_waited_for_until_its_pod_is_gone(
+    hosts: Scene, monkeypatch: pytest.MonkeyPatch, *, answers: bool
+) -> None:
+    """The VM is stopped on the source, and only the target knows whether it runs there."""
+    vmi = await started(hosts)
+    source, uid = vmi["status"]["nodeName"], vmi["metadata"]["uid"]
+    simulated(hosts, source).copy = SLOW
+    await migrate(hosts)
+    await reached(hosts, "Running")
+    record = (await hosts.find(kinds.VMI, "blue") or {})["status"]["migrationState"]
+
+    async def away() -> Mapping[str, Domain]:
+        raise HypervisorAway("libvirt does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(simulated(hosts, record["targetNode"]), "domains", away)
+        simulated(hosts, source).break_switchover(uid, "the connection broke", arrived=False)
+
+        async def waits() -> bool:
+            job = await hosts.find(kinds.MIGRATION, "move")
+            return (conditions.find(job or {}, "migrationWaiting") or {}).get("reason") == "TargetSilent"
+
+        await hosts.reach(waits, "the reason is known")
+        assert (await simulated(hosts, source).domains())[uid].migrating
+        if not answers:
+            await hosts.store.delete(kinds.POD, record["targetPod"], vmi["metadata"]["namespace"], grace=0)
+            await hosts.reach(lambda: resumed(hosts, source, uid), "it is resumed")
+            job = await reached(hosts, "Failed")
+            assert (conditions.find(job, "migrationFailed") or {}).get("reason") == "NotArrived"
+    if answers:
+        await untouched(hosts, source, code="NotArrived")
+
+    async def swept() -> bool:
+        return not await simulated(hosts, record["targetNode"]).incoming()
+
+    await hosts.reach(swept, "the target expects it no more")
+    await only_in(hosts, source)
+    assert conditions.find(await reached(hosts, "Failed"), "migrationWaiting") is None
+
+
+async def resumed(scene: Scene, host: str, uid: str) -> bool:
+    return not (await simulated(scene, host).domains())[uid].migrating
 
 
 async def test_the_pod_of_an_earlier_failed_migration_does_not_end_a_stopped_vm(hosts: Scene) -> None:

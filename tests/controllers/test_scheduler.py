@@ -276,6 +276,31 @@ async def test_a_name_that_several_devices_have_and_devices_of_two_hosts(scene: 
     assert all(word in why(torn) for word in (f"{one}/{name}", f"{two}/{name}"))
 
 
+async def test_fewer_ids_than_requested_are_filled_up(scene: Scene) -> None:
+    await scene.classes()
+    await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": "example.com/vf"}})
+    last = scene.product.hosts[1].name
+    chosen = f"{last}/pci-0000-3b-00-0-vf1"
+    await pod(scene, "one", resources={"limits": {"example.com/vf": "2"}},
+              assignedDevices=[{"resourceName": "example.com/vf", "deviceIDs": [chosen]}])
+    found = await settled(scene, "one")
+    assert found["spec"]["nodeName"] == last
+    assert sorted(one[0] for one in await held(scene, last)) == ["pci-0000-3b-00-0-vf0", "pci-0000-3b-00-0-vf1"]
+    mapped_to = found["status"]["extendedResourceClaimStatus"]["requestMappings"]
+    assert len({each["requestName"] for each in mapped_to}) == 2, "one request has the id, the other the rest"
+
+
+async def test_ids_of_a_resource_of_device_plugins_are_left_to_the_node(scene: Scene) -> None:
+    await pod(scene, "one", resources={"limits": {"a.io/gpu": "1"}},
+              assignedDevices=[{"resourceName": "a.io/gpu", "deviceIDs": ["g0"]}])
+    waits = await settled(scene, "one")
+    assert rejection_conditions.of(waits) == [RejectionCode.RESOURCE_NOT_OFFERED], "no plugin has registered yet"
+    host = scene.product.hosts[0].name
+    await scene.store.patch(kinds.NODE, host, {"status": {"capacity": {"a.io/gpu": "1"}, "allocatable": {"a.io/gpu": "1"}}},
+                            subresource="status")
+    assert (await settled(scene, "one"))["spec"]["nodeName"] == host
+
+
 @pytest.mark.parametrize(("devices", "says"), [
     ([{"deviceIDs": ["a/b"]}], "resourceName"), ([{"resourceName": GPU}], "deviceIDs"),
     ([{"resourceName": GPU, "deviceIDs": ["a/b", "a/b"]}], "Duplicate"),

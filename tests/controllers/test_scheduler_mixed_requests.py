@@ -209,6 +209,7 @@ class Mix(ReplicaScenario):
             container["resources"]["limits"] = {dice.choice([VF, GPU]): str(dice.choice([1, 1, 2]))}
         elif way < 0.5 and (device := self.some()):
             resource = VF if "-vf" in device else GPU
+            container["resources"]["limits"] = {resource: "1"}
             container["assignedDevices"] = [{"resourceName": resource, "deviceIDs": [device]}]
         await self.create(kinds.POD, name, {"containers": [container], "resourceClaims": claims})
 

@@ -328,7 +328,8 @@ def test_invariants_hold(seed: int) -> None:
     run(6, 25, seed)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [0, 1])
 def test_invariants_hold_with_more_steps(seed: int) -> None:
     run(5, 25, seed, Wider)
 
@@ -445,7 +446,7 @@ SEEDS = {  # with which it is found within a few examples
     "a clash of hardware is not checked at prepare": 3,
     "what an operator marked is given away": 18,
 }
-FOUND_AT_ONCE = ("neither revision nor rules of a page are checked", "a loop is not woken by what it reads")
+FOUND_AT_ONCE = ("a loop is not woken by what it reads",)
 FOUND_LATE = ("the scheduler does not hear of pages",)  # after many examples
 
 

@@ -186,6 +186,16 @@ async def test_a_slice(name: str, restart: bool) -> None:
         assert 'outfitter_unreadable_objects{kind="ResourceSlice"} 1.0' in planted.product.metrics.text()[0].decode()
 
 
+async def test_a_node_with_an_amount_that_admission_refuses() -> None:
+    """It can be read, and no update of it would be admitted: its host writes it without that amount."""
+    async with planting.running() as planted:
+        node = await planted.store.get(kinds.NODE, planting.HOST)
+        amounts = {**node["status"]["allocatable"], "x": "-1", "example.com/fpga": "2"}
+        await survives(planted, (kinds.NODE, {**node, "status": {**node["status"], "allocatable": amounts}}), restart=True)
+        kept = (await planted.store.get(kinds.NODE, planting.HOST))["status"]["allocatable"]
+        assert (kept.get("x"), kept["example.com/fpga"]) == (None, "2")
+
+
 # -- past bookings
 
 

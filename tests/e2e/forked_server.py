@@ -7,19 +7,21 @@ which `tests/e2e/test_up.py` and `tests/e2e/test_cluster_docs.py` start."""
 from __future__ import annotations
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, ForkServerContext
 from pathlib import Path
 
 from outfitter import __main__ as command
 from outfitter.roles import ROLES
 
-PRELOADED = ["outfitter.up", "outfitter.cli.main", "uvicorn.lifespan.off", "uvloop", "outfitter.roles.process",
-             *(f"outfitter.roles.{role}" for role in ROLES)]
+SERVER = ("outfitter.up", "outfitter.cli.main", "uvicorn.lifespan.off", "uvloop")
+PRELOADED = [*SERVER, "outfitter.roles.process", *(f"outfitter.roles.{role}" for role in ROLES)]
 PR_SET_PDEATHSIG, SIGKILL = 1, 9
 
 
@@ -31,8 +33,7 @@ class ForkedServer:
         piped: bool = True,
     ) -> None:
         """`piped`: `stdout` is a pipe; otherwise the log has what it prints, too."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context = self._context()
         self.stdout: Connection | None = None
         output: Connection | None = None
         if piped:
@@ -42,6 +43,11 @@ class ForkedServer:
         self._process.start()
         if output is not None:
             output.close()
+
+    def _context(self) -> ForkServerContext | ForkContext:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        return context
 
     @property
     def pid(self) -> int:
@@ -63,6 +69,16 @@ class ForkedServer:
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired(list(self._words), timeout or 0)
         return self._process.exitcode
+
+
+class OwnForkedServer(ForkedServer):
+    """Forked from this process, for a host on which one more process that imports the product costs too much. This process must
+    have no threads."""
+
+    def _context(self) -> ForkContext:
+        for module in SERVER:
+            importlib.import_module(module)
+        return multiprocessing.get_context("fork")
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path, output: Connection | None) -> None:

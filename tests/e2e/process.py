@@ -24,7 +24,7 @@ from outfitter.roles import commands
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
-from tests.e2e.forked_server import ForkedServer
+from tests.e2e.forked_server import ForkedServer, OwnForkedServer
 
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent.parent
@@ -115,7 +115,8 @@ class Up:
         self.data, self.patience = data, patience
         self.home = data.parent
         self.kubeconfig = data / "kubeconfig"
-        self.words = ("--data", str(data), "--port", "0", *(("--simulate", simulate) if simulate else ()), *words)
+        sockets = () if "--kubelet-dir" in words else ("--kubelet-dir", "none")  # a fraction of a second of each start
+        self.words = ("--data", str(data), "--port", "0", *(("--simulate", simulate) if simulate else ()), *sockets, *words)
         self.said = ""  # everything on standard output so far
         self.took = 0.0  # seconds until it was up
         self._process: subprocess.Popen[bytes] | ForkedServer | None = None
@@ -241,8 +242,16 @@ class Up:
 class ForkedUp(Up):
     """The same at a quarter of the cost, for tests of anything but the start of the command itself."""
 
+    server: type[ForkedServer] = ForkedServer
+
     def _launched(self) -> ForkedServer:
-        return ForkedServer(self.words, environment=environment(self.home), folder=ROOT, log=self._log)
+        return self.server(self.words, environment=environment(self.home), folder=ROOT, log=self._log)
+
+
+class OwnForkedUp(ForkedUp):
+    """Forked from this process, on a host so slow that the product should be imported once."""
+
+    server = OwnForkedServer
 
 
 def type_what_it_tells(readme: Path, up: Up) -> None:

@@ -63,7 +63,7 @@ def test_the_last_lines_name_the_suites_that_failed(clone: Path) -> None:
         "FAILED: a host with devices, in a VM", "  the whole suite: make test-hardware HARDWARE=--all-parts",
         "  | FAILED: no card",
         "FAILED: real kube-apiserver",
-        "  the whole suite: make test-cluster PYTEST=--all-parts\\ -p\\ no:cacheprovider",
+        "  the whole suite: make test-cluster PYTEST=--all-parts\\ --durations=12\\ -p\\ no:cacheprovider",
         "  To run a failed test alone:", "    .venv/bin/pytest tests/x.py::test_y"]
 
 

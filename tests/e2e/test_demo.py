@@ -16,6 +16,7 @@ from tests.e2e.process import EXAMPLE, PATIENCE, ROOT, ask_in_process, environme
 SCRIPT = "scripts/demo.py"
 
 
+@pytest.mark.thorough
 def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its commands run in this process, its servers do not."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))

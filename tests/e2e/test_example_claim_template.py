@@ -1,4 +1,4 @@
-"""examples/07-claim-template: a VM's own claim from a ResourceClaimTemplate, freed or kept when the VM stops."""
+"""examples/09-claim-template: a VM's own claim from a ResourceClaimTemplate, freed or kept when the VM stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.cluster_up import MODES, in_mode
 from tests.e2e.process import ROOT, Up, type_what_it_tells, typed, until
 
-EXAMPLE = ROOT / "examples" / "07-claim-template"
+EXAMPLE = ROOT / "examples" / "09-claim-template"
 VF = "pci-0000-3b-00-0-vf0"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardware.pulse import STILL, Pulse, StandsStill, time_given
+from tests.hardware.pulse import STILL, Pulse, StandsStill, cpu_seconds, time_given
 
 
 class Host:
@@ -68,3 +68,12 @@ def test_time_in_which_the_emulator_waits_for_a_processor_does_not_count(tmp_pat
         (tmp_path / "7" / "task" / thread).mkdir(parents=True)
         (tmp_path / "7" / "task" / thread / "schedstat").write_text(f"5000000000 {waited}000000000 12\n")
     assert now() == 970.0
+
+
+def test_seconds_of_cpu_are_user_and_system_time_of_a_process(tmp_path: Path) -> None:
+    folder, second = tmp_path / "7", os.sysconf("SC_CLK_TCK")
+    folder.mkdir()
+    numbers = " ".join(["R", *("0",) * 10, str(3 * second), str(2 * second), "9999"])
+    (folder / "stat").write_text(f"7 (qemu) 1 (x) {numbers}\n")
+    assert cpu_seconds(7, tmp_path) == 5.0
+    assert cpu_seconds(8, tmp_path) == 0.0, "it has ended"

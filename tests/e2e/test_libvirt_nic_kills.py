@@ -37,9 +37,8 @@ OTHER = {"host-a": "host-b", "host-b": "host-a"}
 class KilledHosts:
     """A scenario: what users do, and who is killed when."""
 
-    def __init__(self, hosts: LibvirtHosts, seed: int, *, all_victims: bool) -> None:
-        """`all_victims`: daemons are killed also while VMs migrate."""
-        self.hosts, self.dice, self.all_victims = hosts, random.Random(seed), all_victims
+    def __init__(self, hosts: LibvirtHosts, seed: int) -> None:
+        self.hosts, self.dice = hosts, random.Random(seed)
         self.names = [hosts.vm(name) for name in NAMES]
         self.uids: dict[str, str] = {}
         self.ended = 0  # VMs that libvirt ended, as far as it is known
@@ -119,10 +118,9 @@ class KilledHosts:
         host = str(self.vmis()[name]["status"]["nodeName"])
         what = next(what for what in iter(lambda: self.dice.choice(ACTS), "") if self.act(name, what))
         if self.dice.random() < 0.3:  # a second VM at the same time
-            acts = ACTS if self.all_victims else NIC_ACTS
-            self.act(next(other for other in self.names if other != name), self.dice.choice(acts))
+            self.act(next(other for other in self.names if other != name), self.dice.choice(ACTS))
         place = f"{what} of {name} on {host}, {self.moment()}"
-        victims = self.dice.choice(VICTIMS) if self.all_victims or what in NIC_ACTS else "up"
+        victims = self.dice.choice(VICTIMS)
         self.places.append(f"{place}: {victims}")
         self.kill(victims, host)
 
@@ -135,10 +133,11 @@ class KilledHosts:
         return {obj["metadata"]["name"]: obj for obj in self.objects() if obj["kind"] == "VirtualMachineInstance"}
 
     def held(self, name: str) -> list[DomainSeen]:
-        """The domains of a VM, without one that has no QEMU: a daemon that was killed while it started it lists it for long."""
+        """The domains of a VM, without one that has no QEMU: libvirt cannot end it if its daemon was killed while it started
+        it (tests/launcher/test_libvirt_unended.py)."""
         found = self.hosts.domains(name)
-        alone = libvirt_hosts.qemus([name]).total() == 1
-        return [domain for domain in found if not (alone and domain.state == STARTING)]
+        unended = len(found) > libvirt_hosts.qemus([name]).total()
+        return [domain for domain in found if not (unended and domain.state == STARTING)]
 
     def unrest(self) -> str:
         """Why it is not at rest; empty when it is."""
@@ -197,11 +196,11 @@ class KilledHosts:
         self.rest()
         while len(self.places) < points:
             self.point()
-            if self.all_victims and self.dice.random() < 0.25 and len(self.places) < points:  # again, before it came to rest
+            if self.dice.random() < 0.25 and len(self.places) < points:  # again, before it came to rest
                 self.point()
             self.rest()
         up.ok("delete", "vm", *self.names)
-        until(lambda: not self.hosts.taps() and not any(self.hosts.domains(name) for name in self.names), "nothing is left",
+        until(lambda: not self.hosts.taps() and not any(self.held(name) for name in self.names), "nothing is left",
               PATIENCE)
         assert up.stop() == os.EX_OK
 
@@ -215,17 +214,17 @@ def noted(story: KilledHosts, seed: int) -> Iterator[None]:
         raise
 
 
-def run_scenario(seed: int, points: int, *, all_victims: bool) -> None:
+def run_scenario(seed: int, points: int) -> None:
     with libvirt_hosts.two_hosts() as hosts:
-        story = KilledHosts(hosts, seed, all_victims=all_victims)
+        story = KilledHosts(hosts, seed)
         with noted(story, seed):
             story.tell(points)
 
 
-def test_twenty_kills_of_plug_unplug_and_migration() -> None:
-    run_scenario(1, 20, all_victims=False)
+def test_ten_kills_of_plug_unplug_and_migration() -> None:
+    run_scenario(1, 10)
 
 
 @pytest.mark.long(seeds=range(100, 110))
 def test_two_hundred_kills_of_plug_unplug_and_migration(seed: int) -> None:
-    run_scenario(seed, 20, all_victims=True)
+    run_scenario(seed, 20)

@@ -146,7 +146,16 @@ def test_without_a_free_twin_it_waits_and_leaves_nothing(story: Story) -> None:
     held = story.holders()
     story.kubectl("create", "-f", "-", stdin=JOB)
     until(lambda: story.condition("vmim", "move", "migrationWaiting").get("reason") == "TargetUnschedulable", "it waits")
-    assert story.condition("vmim", "move", "migrationDevices")["message"] == "g0: travels; fast: reattached"
+    until(lambda: story.condition("vmim", "move", "migrationDevices").get("reason") == "NoFreeTwin", "device g0 waits")
+    devices = story.condition("vmim", "move", "migrationDevices")["message"]
+    assert devices.startswith("g0: cannot travel now (NoFreeTwin: ")
+    assert "held by vmi/green" in devices
+    assert devices.endswith("; fast: reattached")
+    for question in (("why", "vmim/move"), ("why", "vmi/blue"), ("plan", "migrate", "blue")):
+        answer = story.up.outfit(*question).stdout
+        assert "g0: cannot travel now (" in answer, answer
+        assert "held by vmi/green" in answer, answer
+    assert story.condition("vmi", "blue", "LiveMigratable")["status"] == "True"
     assert story.holders() == held
     story.kubectl("delete", "vmim", "move")
     until(lambda: len(story.get("resourceclaims")["items"]) == 4, "the target's claims are gone")

@@ -19,6 +19,7 @@ from outfitter.inventory import assignable, scan
 from outfitter.inventory.host_tree import FolderTree
 from outfitter.launcher.domain import NAMESPACE
 from tests.e2e.process import EXAMPLE, PATIENCE, ForkedUp, Up, typed, until
+from tests.node.kubelet.driver_host import short_folder
 
 NOTHING_HERE = not assignable.assignable(scan.scan(FolderTree(Path("/"))).devices).offered
 ANOTHER = """
@@ -286,3 +287,13 @@ def test_a_second_ctrl_c_does_not_wait(data: Path) -> None:
         up.send(signal.SIGTERM)
         os.kill(up.process.pid, signal.SIGCONT)
         assert up.end() == 130
+
+
+def test_sockets_are_served_below_the_data_folder_unless_another_one_is_named() -> None:
+    with short_folder() as folder:
+        up = ForkedUp(folder / "d")
+        up.words = tuple(word for word in up.words if word not in ("--kubelet-dir", "none"))
+        with up:
+            assert up.printed("sockets") == str(folder / "d" / "kubelet" / "node-0")
+            shown = typed("node", "pods", "--kubelet-dir", up.printed("sockets"), "-o", "json")
+            assert (shown.code, shown.out.strip()) == (0, "[]"), shown

@@ -4,6 +4,7 @@ libvirt is touched or needed. VMs outlive it, as they do on a host. Needs root."
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -22,6 +23,13 @@ LIBVIRTD = "/usr/sbin/libvirtd"
 FOLDERS = {"etc": "/etc/libvirt", "lib": "/var/lib/libvirt", "cache": "/var/cache/libvirt", "run": "/run/libvirt",
            "log": "/var/log/libvirt"}
 PATIENCE = 300.0  # seconds until it listens; a loaded host takes long
+PORTS = 16  # for the data of migrations; of each daemon, as one does not see which another is about to use
+_slots = itertools.count(os.getpid() * 16)
+
+
+def _ports() -> str:
+    first = 49152 + next(_slots) % 1024 * PORTS
+    return f"migration_port_min = {first}\nmigration_port_max = {first + PORTS - 1}\n"
 
 
 def missing() -> str:
@@ -45,7 +53,7 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / "etc" / "qemu.conf").write_text(embed.SETTINGS)
+        (folder / "etc" / "qemu.conf").write_text(embed.SETTINGS + _ports())
         (folder / "etc" / "libvirtd.conf").write_text(
             f'host_uuid = "{uuid.uuid4()}"\nauth_unix_ro = "none"\nauth_unix_rw = "none"\nunix_sock_rw_perms = "0700"\n')
 

@@ -2,7 +2,8 @@
 #  - powers off when the power button was pressed (q35: ACPI PM registers at 0x600, as SeaBIOS sets them),
 #  - lets go of every PCI device that the host asks back (ACPI hotplug registers at 0x0cc0 on q35, 0xae00 on pc).
 # It says U on the first serial port when it is up, E for each device it let go, and D when it powers off.
-# Assembled with -DDEAF it does not see the power button.
+# Assembled with -DDEAF it does not see the power button. With -DBUSY it changes each page from 1 to 24 MiB on every tick, so that a
+# live migration has something to copy, and copies its sector to the next one of the disk when it has done so for the first time.
         .code16
         .globl  _start
         .equ    SERIAL, 0x3f8
@@ -10,6 +11,8 @@
         .equ    PM_ENABLE, 0x602        # without it the status does not show it
         .equ    PM_CONTROL, 0x604       # bit 13: sleep now; type 0 is off
         .equ    BUSES, 32
+        .equ    FILLED, 0x100000        # from here
+        .equ    BYTES, 23 << 20
 
 _start: ljmp    $0, $begin
 begin:  xorw    %ax, %ax
@@ -23,8 +26,19 @@ begin:  xorw    %ax, %ax
         movw    $0x100, %ax
         outw    %ax, %dx
 #endif
+#ifdef BUSY
+        call    fill
+        movw    $0x0301, %ax            # write one sector: from %es:%bx to the second of the first disk
+        movw    $0x7c00, %bx
+        movw    $2, %cx
+        movw    $0x80, %dx
+        int     $0x13
+#endif
 tick:   sti
         hlt
+#ifdef BUSY
+        call    fill
+#endif
 #ifndef DEAF
         movw    $PM_STATUS, %dx
         inw     %dx, %ax
@@ -63,6 +77,32 @@ next:   incw    %cx
         cmpw    $BUSES, %cx
         jb      bus
 done:   ret
+
+#ifdef BUSY
+fill:   cli                             # %es gets a limit of 4 GiB in protected mode and keeps it in real mode
+        lgdt    table
+        movl    %cr0, %eax
+        orb     $1, %al
+        movl    %eax, %cr0
+        movw    $8, %bx
+        movw    %bx, %es
+        andb    $0xfe, %al
+        movl    %eax, %cr0
+        xorw    %bx, %bx
+        movw    %bx, %es
+        movl    $FILLED, %edi
+page:   incl    %es:(%edi)
+        addl    $4096, %edi
+        cmpl    $FILLED + BYTES, %edi
+        jb      page
+        sti
+        ret
+
+table:  .word   segments_end - segments - 1
+        .long   segments
+segments: .quad 0, 0x00cf93000000ffff
+segments_end:
+#endif
 
 say:    movw    $SERIAL, %dx
         outb    %al, %dx

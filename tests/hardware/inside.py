@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outfitter.inventory import pci, scan
 from outfitter.inventory.host_tree import FolderTree
-from tests.hardware import kernel
+from tests.hardware import cni, kernel
 from tests.hardware.machine import DONE
 from tests.hardware.steps import Report, expect
 from tests.hardware.story import CARD_MAC, HOT_MAC, Story, kind_is
@@ -119,11 +119,16 @@ def by_outfitter(report: Report, counts: dict[str, int], disk: str, displays: li
                 expect(kernel.set_on(parent, plugged)[1], "", "its VLAN")
                 as_before()
                 story.delete_vm("pink")
+        with report.step("a display and a virtual function of a disk are plugged into a machine that runs, and out of it"):
+            story.plug_devices({"gpu": wishes["gpu"], "part": wishes["part"]}, ("gpu",))
+            as_before()
+            story.delete_vm("teal")
         with report.step("outfit up ends when it is asked to"):
             expect(story.stop(), 0, "its exit status")
 
 
-def main(path: Path) -> None:
+def main(path: Path, only: str = "") -> None:
+    """`only`: what is tested after the scan: "by-hand", "by-outfitter" or "cni"; "" for everything."""
     report = Report(path)
     with report.step("drivers are loaded, the kernel has an IOMMU"):
         kernel.load()
@@ -155,12 +160,16 @@ def main(path: Path) -> None:
         kernel.wait_for(Path("/dev/vfio") / group)
         kernel.give_back(one, before)
         expect(kernel.driver(one), before, f"the driver of {one} afterwards")
-    by_hand(report, [*(functions[0] for functions in made.values()), displays[0]], network=bool(cards))
-    for address in made:
-        kernel.virtual(address, 0)
-    by_outfitter(report, {address: len(functions) for address, functions in made.items()}, disks[1], displays)
+    if only in ("", "by-hand"):
+        by_hand(report, [*(functions[0] for functions in made.values()), displays[0]], network=bool(cards))
+    if only in ("", "by-outfitter"):
+        for address in made:
+            kernel.virtual(address, 0)
+        by_outfitter(report, {address: len(functions) for address, functions in made.items()}, disks[1], displays)
+    if cards and only in ("", "cni"):
+        cni.pod_with_a_vf(report, (kernel.virtual_of(cards[0]) or kernel.virtual(cards[0], 4))[2])
     report.say(DONE)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.hardware import parts
-from tests.hardware.pulse import Pulse, time_given
+from tests.hardware.pulse import Pulse, cpu_seconds, time_given
 
 CPUS = 2
 MEMORY = 3072  # MiB
@@ -38,23 +38,25 @@ exec switch_root /new /bin/sh -c '
   export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1
   hostname host-in-a-vm; ip link set lo up 2>/dev/null
   for cpu in @CPUS@; do taskset -c $cpu sh -c "while date > /run/report/beat$cpu; do sleep 2; done" & beats="$beats $!"; done
-  cd @ROOT@ && @PYTHON@ -m tests.hardware.inside /run/report/@REPORT@ > /run/report/output.txt 2>&1
+  cd @ROOT@ && @PYTHON@ -m tests.hardware.inside /run/report/@REPORT@ @ONLY@ > /run/report/output.txt 2>&1
   echo "ended with status $?" >> /run/report/output.txt
   kill $beats; dmesg > /run/report/dmesg.txt; sync; umount /run/report; echo o > /proc/sysrq-trigger; sleep 60'
 """
 
 
 class Machine:
-    """`folder` takes what it writes; `root` is the clone, `python` its interpreter."""
+    """`folder` takes what it writes; `root` is the clone, `python` its interpreter; `only` is a part of what is tested
+    (inside.py), "" for everything."""
 
-    def __init__(self, folder: Path, root: Path, python: Path) -> None:
+    def __init__(self, folder: Path, root: Path, python: Path, only: str = "") -> None:
         self.folder, self.report = folder, folder / "report" / REPORT
+        self.cpu_seconds = 0.0  # that the emulator has used: a busy machine does not change it much
         self.report.parent.mkdir(parents=True)
         release, kernel = parts.kernel()
         parts.mediated(release, kernel)
         self.command, self.network = parts.qemu()
         words = {"MODULES": kernel / "lib" / "modules", "ROOT": root, "PYTHON": python, "REPORT": REPORT,
-                 "CPUS": " ".join(map(str, range(CPUS)))}
+                 "ONLY": only, "CPUS": " ".join(map(str, range(CPUS)))}
         init = INIT
         for name, value in words.items():
             init = init.replace(f"@{name}@", str(value))
@@ -75,6 +77,7 @@ class Machine:
             try:
                 while process.poll() is None and time.monotonic() < end:
                     time.sleep(POLL)
+                    self.cpu_seconds = max(self.cpu_seconds, cpu_seconds(process.pid))
                     seen, lines = self._news(seen)
                     yield from lines
                     pulse.feel()

@@ -7,6 +7,7 @@ reports stalls, and whoever waits on that processor waits for ever. Nothing of o
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,15 @@ def time_given(pid: int, proc: Path = Path("/proc"), clock: Callable[[], float] 
         with contextlib.suppress(OSError):  # it has ended
             waited.append(int(thread.read_text().split()[1]))
     return clock() - max(waited) / 1e9
+
+
+def cpu_seconds(pid: int, proc: Path = Path("/proc")) -> float:
+    """Of all threads of a process; 0 when it has ended."""
+    try:
+        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5), counted behind the name
 
 
 class StandsStill(Exception):

@@ -1,4 +1,4 @@
-"""The product on the host in a VM: `outfit up` as a person starts it, one machine with a device of every kind, and what becomes
+"""The product on the host in a VM: `outfit up`, one machine with a device of every kind, and what becomes
 of both when outfitter or QEMU is killed. Every claim of the product is held against the kernel's own word."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from outfitter.api.kubevirt import device_status
-from tests.e2e.process import Up
+from tests.e2e.process import OwnForkedUp
 from tests.hardware import embed, guest, kernel
 from tests.hardware.steps import Report, expect
 
@@ -126,6 +126,30 @@ spec:
 """
 
 
+PLUGGED = """---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {{name: hot-{name}}}
+spec: {{spec: {{devices: {{requests: [{{name: one, exactly: {{deviceClassName: any, selectors: [
+  {{cel: {{expression: '{how}'}}}}]}}}}]}}}}}}
+"""
+TEAL = """---
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {{name: teal}}
+spec:
+  runStrategy: Always
+  template:
+    spec:
+      terminationGracePeriodSeconds: 0
+      volumes: [{{name: root, hostDisk: {{path: {disk}, type: Disk}}}}]
+      domain:
+        memory: {{guest: 64Mi}}
+        devices:
+          disks: [{{name: root, disk: {{bus: virtio}}}}]
+"""
+
+
 class Story:
     def __init__(self, report: Report, folder: Path, config: str) -> None:
         """`config` is the configuration file's text; without any, what is bound to vfio-pci is offered."""
@@ -135,7 +159,7 @@ class Story:
         if config:
             (folder / "outfitter.yaml").write_text(config)
             words += ["--config", str(folder / "outfitter.yaml")]
-        self.up = Up(folder / "data", *words, simulate=None, patience=PATIENCE)
+        self.up = OwnForkedUp(folder / "data", *words, simulate=None, patience=PATIENCE)
 
     def offered(self) -> set[str]:
         """Addresses and UUIDs in the slices."""
@@ -216,6 +240,27 @@ class Story:
         expect(kernel.groups_of(self.qemu("pink")), [], "the IOMMU groups that QEMU has open")
         self.free("pink's card")
         return address
+
+    def plug_devices(self, wishes: dict[str, str], gpus: tuple[str, ...]) -> None:
+        """Plug a device for each request into a VM that runs, by a claim, and all of them out of it again."""
+        templates = "".join(PLUGGED.format(name=wish, how=how) for wish, how in wishes.items())
+        self.up.ok("apply", "-f", "-", stdin=CLASS + templates + TEAL.format(disk=guest.image(ROOT)))
+        self._reach("teal", "Running")
+        expect(kernel.groups_of(self.qemu("teal")), [], "the IOMMU groups that QEMU has open")
+        limit = ("--wait", "--timeout", f"{PATIENCE:.0f}")
+        for wish in wishes:
+            self.up.ok("vm", "device", "add", "teal", wish, "--template", f"hot-{wish}",
+                       *(["--gpu"] if wish in gpus else []), *limit)
+        status = self.instance("teal")["status"]["deviceStatus"]
+        entries = [*status.get("gpuStatuses", ()), *status.get("hostDeviceStatuses", ())]
+        found = {each["name"]: where[1] for each in entries if (where := device_status.address_of(each)) is not None}
+        expect(sorted(found), sorted(wishes), "devices in the status")
+        expect({kernel.driver(address) for address in found.values()}, {"vfio-pci"}, "drivers")
+        expect(sorted(kernel.groups_of(self.qemu("teal"))), sorted(map(kernel.group, found.values())),
+               "the IOMMU groups that QEMU has open")
+        self.up.ok("vm", "device", "remove", "teal", *wishes, *limit)
+        expect(kernel.groups_of(self.qemu("teal")), [], "the IOMMU groups that QEMU has open")
+        self.free("teal's devices")
 
     def delete_vm(self, name: str) -> None:
         qemu = self.qemu(name)

@@ -30,11 +30,12 @@ def without_spec(settings: HostSettings) -> dict[str, Any]:
     return {"report_in_placement": settings.report_in_placement, "pci_in_placement": settings.pci_in_placement,
             "report_networks": settings.report_networks, "alias": [dict(alias) for alias in settings.alias],
             "history_keep": settings.history_keep, "audit_every": settings.audit_every,
-            "cpu_dedicated_set": settings.cpu_dedicated_set}
+            "cpu_dedicated_set": settings.cpu_dedicated_set, "unhealthy_device": settings.unhealthy_device}
 
 
 DEFAULTS = {"report_in_placement": False, "pci_in_placement": False, "report_networks": False, "alias": [],
-            "history_keep": timedelta(days=90), "audit_every": timedelta(seconds=60), "cpu_dedicated_set": None}
+            "history_keep": timedelta(days=90), "audit_every": timedelta(seconds=60), "cpu_dedicated_set": None,
+            "unhealthy_device": "nothing"}
 
 SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "an empty file": ("", {}),
@@ -50,6 +51,7 @@ SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "no history": ("history: {keep: 0s}", {"history_keep": timedelta(0)}),
     "dedicated CPUs": ('cpu_dedicated_set: "4-7,^5"', {"cpu_dedicated_set": frozenset({4, 6, 7})}),
     "no dedicated CPUs": ('cpu_dedicated_set: ""', {"cpu_dedicated_set": frozenset()}),
+    "unhealthy devices": ("unhealthy_device: restart", {"unhealthy_device": "restart"}),
     "audits": ("audit_every: 5m", {"audit_every": timedelta(minutes=5)}),
     "audits in days": ("audit_every: 1d", {"audit_every": timedelta(days=1)}),
     "an alias": ("alias: [{name: ' a ', vendor_id: 8086, product_id: 37c9, traits2: '!x', live_migratable: Yes}]",

@@ -55,3 +55,19 @@ hosts:
     found = numa_cells.scan(host.tree())
     assert found == (HostCell(0, "0-3,8-11", 0), HostCell(1, "4-7", 0))
     assert [each.count for each in found] == [8, 4]
+
+
+DISTANCES = {
+    "two nodes": ({0: "10 21\n", 1: "21 10\n"}, ((10, 21), (21, 10))),
+    "a node that does not report them": ({0: "10 21\n"}, None),
+    "a row that is too short": ({0: "10 21\n", 1: "21\n"}, None),
+    "what is no number": ({0: "10 far\n", 1: "21 10\n"}, None),
+}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances(name: str) -> None:
+    rows, expected = DISTANCES[name]
+    entries: dict[str, Entry] = {f"{NODE}/node{number}/cpulist": f"{number}\n" for number in (0, 1)}
+    entries |= {f"{NODE}/node{number}/distance": text for number, text in rows.items()}
+    assert numa_cells.distances(MemoryTree(entries)) == expected

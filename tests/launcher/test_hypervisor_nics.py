@@ -24,7 +24,7 @@ def with_nics(*names: str, **more: str) -> Object:
 
 async def plug(hypervisor: Hypervisor, vmi: Object, name: str, bridge: str, number: int = 1) -> None:
     running = (await hypervisor.domains())[UID].xml
-    await hypervisor.attach_interface(UID, nic_hotplug.element(
+    await hypervisor.attach_device(UID, nic_hotplug.element(
         running, vmi, name, Wire(name, "bridge", MAC.format(number), bridge=bridge)))
 
 
@@ -34,7 +34,7 @@ async def nics(hypervisor: Hypervisor) -> dict[str, DomainNic]:
 
 async def unplug(hypervisor: Hypervisor, alias: str) -> None:
     news = News(hypervisor)
-    while await hypervisor.detach_interface(UID, alias) is not None:
+    while await hypervisor.detach_device(UID, alias) is not None:
         await news.of(UID)
 
 
@@ -45,7 +45,7 @@ async def test_nic_comes_and_goes(lab: Lab) -> None:
     element = nic_hotplug.element((await hypervisor.domains())[UID].xml, with_nics("red"), "red",
                                   Wire("red", "bridge", MAC.format(1), bridge=bridge))
     for _ in range(2):  # a second time is no harm
-        await hypervisor.attach_interface(UID, element)
+        await hypervisor.attach_device(UID, element)
         red = (await nics(hypervisor))["red"]
         assert (red.alias, red.mac, red.bridge, red.link_up) == ("ua-red", MAC.format(1), bridge, True)
         assert lab.taps(bridge) == 1
@@ -55,7 +55,7 @@ async def test_nic_comes_and_goes(lab: Lab) -> None:
     assert list(await nics(again)) == ["red"], "another process finds it"
     await unplug(again, "ua-red")
     assert (await nics(again), lab.taps(bridge)) == ({}, 0)
-    assert await again.detach_interface(UID, "ua-red") is None, "a second time is no harm"
+    assert await again.detach_device(UID, "ua-red") is None, "a second time is no harm"
     await again.close()
 
 
@@ -109,7 +109,7 @@ async def test_guest_that_does_not_release_a_nic(lab: Lab) -> None:
     await plug(hypervisor, with_nics("red"), "red", bridge)
     await hypervisor.pause(UID)
     for _ in range(2):
-        assert await hypervisor.detach_interface(UID, "ua-red") is not None, "a paused guest releases nothing"
+        assert await hypervisor.detach_device(UID, "ua-red") is not None, "a paused guest releases nothing"
         assert (list(await nics(hypervisor)), lab.taps(bridge)) == (["red"], 1)
     await hypervisor.unpause(UID)
     await unplug(hypervisor, "ua-red")
@@ -120,14 +120,14 @@ async def test_guest_that_does_not_release_a_nic(lab: Lab) -> None:
 async def test_nothing_is_left_of_a_nic_that_was_refused(lab: Lab) -> None:
     hypervisor, (bridge, _) = lab.hypervisor(), lab.bridges()
     await lab.up(hypervisor, lab.machine())
-    getattr(hypervisor, "refusing_nics", {})["nowhere"] = "there is no such bridge"
+    getattr(hypervisor, "refusing", {})["nowhere"] = "there is no such bridge"
     with pytest.raises(HypervisorError, match="cannot plug a network interface"):
         await plug(hypervisor, with_nics("red"), "red", "nowhere")
     assert await nics(hypervisor) == {}
     await plug(hypervisor, with_nics("red"), "red", bridge)
     assert list(await nics(hypervisor)) == ["red"], "the next attempt is as good as the first"
     with pytest.raises(HypervisorError, match=f"the VM of VMI {UID[:-1]}0 does not run"):
-        await hypervisor.attach_interface(UID[:-1] + "0", "<interface type='user'><alias name='ua-x'/></interface>")
+        await hypervisor.attach_device(UID[:-1] + "0", "<interface type='user'><alias name='ua-x'/></interface>")
     await hypervisor.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -15,14 +16,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from outfitter.api.hypervisor import Domain
+from outfitter.api.hypervisor import Domain, MigrationJob, MigrationLimits, MigrationTarget
 from outfitter.errors import HypervisorAway, HypervisorError, StartFailed, StartupRefused
 from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.libvirt import BACKOFF, Libvirt
 from outfitter.launcher.migration import libvirt_migration
 from outfitter.store.clock import ManualClock
 from tests.hardware import embed
-from tests.launcher.hypervisor_hosts import OTHER, UID, News, Real, drives_of, instance, needs_libvirt, until
+from tests.launcher.hypervisor_hosts import OTHER, PATIENCE, UID, News, Real, drives_of, instance, needs_libvirt, until
 
 
 @pytest.mark.libvirt
@@ -47,6 +48,23 @@ def allowed(pid: int) -> dict[str, str]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             said[(task / "comm").read_text().partition("/")[0]] = (task / "status").read_text()
     return {name: text.partition("Cpus_allowed_list:")[2].split()[0] for name, text in said.items()}
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_a_copy_whose_target_does_not_answer_has_failed(real: Real) -> None:
+    """It is no loss of the source's daemon: the domain runs on here, and the error of libvirt is the reason."""
+    hypervisor = real.hypervisor()
+    await real.up(hypervisor, real.machine())
+    absent = f"qemu+unix:///system?socket={real.root}/absent"
+    await hypervisor.migrate(UID, MigrationTarget(absent), MigrationLimits())
+    async with asyncio.timeout(PATIENCE):
+        while not (job := await hypervisor.migration(UID) or MigrationJob()).failed:  # noqa: ASYNC110  # QEMU sends no event
+            await asyncio.sleep(0.02)
+    assert f"{real.root}/absent" in job.failed
+    await hypervisor.abort_migration(UID)
+    assert (await hypervisor.migration(UID), UID in await hypervisor.domains()) == (None, True)
+    await hypervisor.close()
 
 
 @pytest.mark.libvirt

@@ -77,7 +77,9 @@ class FakeKubelet:
                 self._signalled.add(name)
                 launcher.signal(signal.SIGTERM)
             return
-        if phase == "Running" and await self.unprepare(pod):
+        if phase == "Running":
+            if not await self.unprepare(pod):
+                return  # the pod stays until its devices are unprepared
             status = 128 - status if status < 0 else status  # as a container's
             ended = {"terminated": {"exitCode": status, "reason": "Error" if status else "Completed",
                                     "message": launcher.ended()[1]}}

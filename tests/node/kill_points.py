@@ -42,6 +42,11 @@ STEPS = {
     ("outfitter.node.pods.own_pods", "sweep"): "sweep",
     ("outfitter.node.nic_hotplug", "sync"): "plug",
     ("outfitter.node.nic_hotplug", "_unplug"): "unplug",
+    ("outfitter.node.hotplug.device_hotplug", "sync"): "plug device",
+    ("outfitter.node.hotplug.device_hotplug", "_unplug"): "unplug device",
+    ("outfitter.controllers.migrations.migration", "reconcile"): "migrate",
+    ("outfitter.node.pods.vmi_migrations", "run_target"): "arrive",
+    ("outfitter.node.pods.vmi_migrations", "run_source"): "leave",
     ("outfitter.controllers.attachment_pods", "_sync"): "attachment",
     ("outfitter.controllers.embedded.claim_deallocation", "_free"): "free",
     ("outfitter.controllers.vmi", "_relaunch"): "relaunch",
@@ -253,14 +258,14 @@ class MortalMachines(Simulated):
         with self._home.deaths.point(f"the end of the pause of {uid}"):
             await super().unpause(uid)
 
-    async def attach_interface(self, uid: str, element: str) -> None:
-        with self._home.deaths.point(f"the plug of a NIC into {uid}"):
-            await super().attach_interface(uid, element)
+    async def attach_device(self, uid: str, element: str) -> None:
+        with self._home.deaths.point(f"the plug of a device into {uid}"):
+            await super().attach_device(uid, element)
         self._home.look()
 
-    async def detach_interface(self, uid: str, alias: str) -> float | None:
+    async def detach_device(self, uid: str, alias: str) -> float | None:
         with self._home.deaths.point(f"the unplug of {alias} from {uid}"):
-            return await super().detach_interface(uid, alias)
+            return await super().detach_device(uid, alias)
 
     async def set_link(self, uid: str, alias: str, *, up: bool) -> None:
         with self._home.deaths.point(f"the link of {alias} of {uid}"):

@@ -82,8 +82,7 @@ async def test_a_vmi_that_is_deleted_while_it_starts_leaves_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("when", "first"), [
-    ("before", 1), pytest.param("before", 12, marks=pytest.mark.thorough),
-    *(pytest.param("after", first, marks=pytest.mark.thorough) for first in (6, 17))])
+    pytest.param(*one, marks=pytest.mark.thorough) for one in (("before", 1), ("before", 12), ("after", 6), ("after", 17))])
 async def test_death_at_points_of_a_life(when: When, first: int, tmp_path: Path) -> None:
     await every_point(run_lifecycle, tmp_path, when, first=first, stride=22, at_least=200)
 

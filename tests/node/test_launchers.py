@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from outfitter.api.hypervisor import MigrationLimits
 from outfitter.api.kinds import Object
 from outfitter.api.launcher import launcher_protocol as protocol
 from outfitter.api.launcher.launcher_protocol import StartVmi
@@ -44,16 +45,29 @@ def pod(folder: Path) -> PodFolder:
 
 @pytest.fixture
 async def agent(pod: PodFolder) -> AsyncIterator[Launchers]:
-    connected = Launchers(pod.kubelet, connect_patience=0.5, call_patience=0.5)
+    async with assigned(pod, 60.0) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def impatient(pod: PodFolder) -> AsyncIterator[Launchers]:
+    """For a launcher that does not answer."""
+    async with assigned(pod, 1.0) as connected:
+        yield connected
+
+
+@asynccontextmanager
+async def assigned(pod: PodFolder, patience: float) -> AsyncIterator[Launchers]:
+    connected = Launchers(pod.kubelet, connect_patience=patience, call_patience=patience)
     connected.assign(UID, pod.uid)
     yield connected
     await connected.close()
 
 
 @asynccontextmanager
-async def served(pod: PodFolder, hypervisor: Simulated | None = None) -> AsyncIterator[VmLauncher]:
+async def served(pod: PodFolder, hypervisor: Simulated | None = None, *, patience: float = 60.0) -> AsyncIterator[VmLauncher]:
     launcher = VmLauncher(hypervisor or Simulated(), Container(pod.root), MigrationChannels(pod.sockets, "qemu:///session"))
-    server = LauncherServer(launcher, pod.socket, hello_patience=0.2)
+    server = LauncherServer(launcher, pod.socket, hello_patience=patience)
     await server.start()
     try:
         yield launcher
@@ -134,7 +148,7 @@ async def test_a_peer_that_does_not_keep_to_the_protocol_is_told_and_disconnecte
 
 
 async def test_a_peer_that_says_nothing_is_disconnected(pod: PodFolder) -> None:
-    async with served(pod):
+    async with served(pod, patience=0.2):
         assert await line(pod) == []
 
 
@@ -205,7 +219,7 @@ async def test_a_launcher_speaks_for_its_own_vmi_alone(pod: PodFolder, agent: La
         assert (await agent.domains())[OTHER].paused is not None
 
 
-async def test_a_launcher_that_hangs_is_assumed_to_run_what_it_ran(pod: PodFolder, agent: Launchers) -> None:
+async def test_a_launcher_that_hangs_is_assumed_to_run_what_it_ran(pod: PodFolder, impatient: Launchers) -> None:
     hangs = False
 
     def answers(request: Object) -> list[Any]:
@@ -213,11 +227,43 @@ async def test_a_launcher_that_hangs_is_assumed_to_run_what_it_ran(pod: PodFolde
         return [] if hangs else [{"id": request["id"], "result": state}, {"changed": UID}]
 
     async with played(pod, answers):
-        assert (await agent.domains())[UID].devices == ("0000:3b:01.0",)
+        assert (await impatient.domains())[UID].devices == ("0000:3b:01.0",)
         hangs = True
-        assert (await agent.domains())[UID].devices == ("0000:3b:01.0",)
+        assert (await impatient.domains())[UID].devices == ("0000:3b:01.0",)
         with pytest.raises(HypervisorAway):
-            await agent.pause(UID)
+            await impatient.pause(UID)
+
+
+@pytest.mark.parametrize("job", [None, {"failed": "the connection broke"}])
+async def test_a_domain_is_read_again_when_its_copy_has_ended(pod: PodFolder, agent: Launchers, job: Object | None) -> None:
+    """It may be stopped, and the target run it. The event of that may come later than the answer."""
+    stopped = False
+
+    def answers(request: Object) -> list[Any]:
+        state = {"domain": {"uid": UID, "name": "here_blue", "migrating": stopped}}
+        return [{"id": request["id"], "result": job if request["method"] == "migration" else state}]
+
+    async with played(pod, answers):
+        assert not (await agent.domains())[UID].migrating
+        stopped = True
+        await agent.migration(UID)
+        assert (await agent.domains())[UID].migrating
+
+
+async def test_a_domain_that_a_failed_copy_left_stopped_is_resumed(pod: PodFolder, agent: Launchers) -> None:
+    hypervisor, target = Simulated(), Simulated()
+    async with served(pod, hypervisor):
+        domain = await agent.start_vmi(StartVmi(vmi()))
+        assert domain is not None
+        await hypervisor.migrate(UID, await target.prepare_incoming((await hypervisor.domains())[UID]), MigrationLimits())
+        hypervisor.break_switchover(UID, "the connection broke", arrived=False)
+        job = await agent.migration(UID)
+        assert job is not None
+        assert job.failed == "the connection broke"
+        assert (await agent.domains())[UID].migrating
+        await agent.abort_migration(UID)
+        assert not (await agent.domains())[UID].migrating
+        assert await agent.migration(UID) is None
 
 
 @pytest.mark.parametrize(("hello", "answer", "code"), [
@@ -228,11 +274,11 @@ async def test_a_launcher_that_hangs_is_assumed_to_run_what_it_ran(pod: PodFolde
     pytest.param(HELLO, b"", "LauncherAway", id="no answer"),
 ])
 async def test_a_launcher_of_which_nothing_is_known_may_run_anything(
-    pod: PodFolder, agent: Launchers, hello: Object | None, answer: Any, code: str
+    pod: PodFolder, impatient: Launchers, hello: Object | None, answer: Any, code: str
 ) -> None:
     async with played(pod, lambda request: [answer], hello):
         with pytest.raises(HypervisorAway) as error:
-            await agent.domains()
+            await impatient.domains()
         assert error.value.rejection.code == code
 
 

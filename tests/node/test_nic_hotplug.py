@@ -187,13 +187,13 @@ async def test_link_state_and_network_are_changed_in_place(story: Story) -> None
 async def test_network_that_could_not_be_changed_is_not_recorded(story: Story) -> None:
     """The pod's annotations are written for another NIC meanwhile: they keep the network that the first one is on."""
     await story.vmi(nic("red"))
-    story.hypervisor.refusing_nics["br1"] = "it has too many ports"
+    story.hypervisor.refusing["br1"] = "it has too many ports"
     await story.change(nic("red", "lan2"), nic("green"))
     on_bridges = {name: found.bridge for name, found in (await story.nics()).items() if found.bridge}
     assert on_bridges == {"red": "br0", "green": "br0"}
     names = {nic: network_info.interface_name(nic) for nic in ("red", "green")}
     assert await story.network_status() == {names["red"]: "default/lan", names["green"]: "default/lan"}
-    story.hypervisor.refusing_nics.clear()
+    story.hypervisor.refusing.clear()
     await story.settle(6)
     assert (await story.nics())["red"].bridge == "br1"
     assert await story.network_status() == {names["red"]: "default/lan2", names["green"]: "default/lan"}
@@ -263,12 +263,12 @@ async def test_no_port_is_left(story: Story) -> None:
 
 async def test_refused_by_the_hypervisor(story: Story) -> None:
     await story.vmi()
-    story.hypervisor.refusing_nics["br0"] = "the kernel has no memory for a tap"
+    story.hypervisor.refusing["br0"] = "the kernel has no memory for a tap"
     await story.change(nic("red"))
     condition = conditions.find(await story.get(), "InterfacesReady") or {}
     assert (condition["reason"], "no memory for a tap" in condition["message"]) == ("NicNotPlugged", True)
     assert (list(await story.nics()), await story.network_status(), story.taps()) == (["default"], {}, [])
-    story.hypervisor.refusing_nics.clear()
+    story.hypervisor.refusing.clear()
     await story.settle(6)
     assert "red" in await story.nics()
 

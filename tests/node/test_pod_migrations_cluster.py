@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import random
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from tests.node.fake_kubelet import FakeKubelet
 pytestmark = pytest.mark.cluster
 T = TypeVar("T")
 NODES, PLACE = ("worker-a", "worker-b"), "default"
+KILLS = 12  # in one scenario
 
 
 class Site:
@@ -126,6 +129,16 @@ class Site:
         """Simulated VMs that exist, by node."""
         return {node: sum(1 for launcher in kubelet.launchers.values() for _ in (launcher.pod.state / "domains").glob("*.xml"))
                 for node, kubelet in self.kubelets.items()}
+
+    async def at_rest(self, uid: str) -> bool:
+        """The VM runs on the host of its VMI, in one pod and in no other."""
+        vmi = await self.vmi()
+        assert vmi is not None
+        assert (vmi["metadata"]["uid"], vmi["status"]["phase"]) == (uid, "Running"), vmi["status"]
+        node = vmi["status"]["nodeName"]
+        running = [pod["spec"].get("nodeName") for pod in (await self.store.list(kinds.POD, PLACE)).items
+                   if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+        return running == [node] and self.domains() == {each: int(each == node) for each in NODES}
 
     async def reach(self, check: Callable[[], Awaitable[T | None]], what: str) -> T:
         end = asyncio.get_running_loop().time() + PATIENCE
@@ -241,4 +254,25 @@ async def test_what_fails_on_the_way_leaves_the_vm_where_it_is(site: Site) -> No
     job = await site.finished("source-agent")  # the copy begins again
     assert job["status"]["phase"] == "Succeeded", job["status"]
     assert site.domains() == {source: 0, target: 1}
+    assert site.roles.forbidden() == []
+
+
+@pytest.mark.long(seeds=range(100, 104))
+async def test_kills_of_agents_at_seeded_moments(site: Site, seed: int) -> None:
+    """The VM is in one pod afterwards, as the same VMI, and every migration has ended."""
+    dice, vmi = random.Random(seed), await site.running()
+    for number in range(KILLS):
+        vmi = await site.vmi() or {}
+        source = vmi["status"]["nodeName"]
+        [target] = set(NODES) - {source}
+        await site.migrate(f"move-{number}")
+        await asyncio.sleep(dice.choice([0.3, 1.0, 3.0]) * dice.random())
+        victims = dice.choice([[source], [target], [source, target]])
+        for node in victims:
+            site.agents[node].kill()
+        await asyncio.sleep(dice.choice([0.0, 0.5]))
+        for node in victims:
+            await site.start_agent(node)
+        await site.finished(f"move-{number}")
+        await site.reach(functools.partial(site.at_rest, vmi["metadata"]["uid"]), f"rest after kill {number} of {victims}")
     assert site.roles.forbidden() == []

@@ -55,7 +55,7 @@ async def run_lifecycle(folder: Path, kill: Kill | None) -> LifecycleScenario:
 
 
 @pytest.mark.parametrize(("when", "first"), [
-    ("before", 1), ("after", 4), *(pytest.param(*one, marks=pytest.mark.thorough) for one in (("before", 8), ("after", 11)))])
+    ("before", 1), *(pytest.param(*one, marks=pytest.mark.thorough) for one in (("after", 4), ("before", 8), ("after", 11)))])
 async def test_death_at_points_of_a_paused_life(when: When, first: int, tmp_path: Path) -> None:
     await every_point(run_lifecycle, tmp_path, when, first=first, stride=14, at_least=50)
 

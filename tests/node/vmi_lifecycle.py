@@ -219,6 +219,7 @@ class LifecycleScenario(Scene):
     def unlike(self) -> Iterator[str]:
         yield from self._hosts()
         yield from self._still_run()
+        yield from self._waiting_pods()
         yield from self._places()
 
     def _still_run(self) -> Iterator[str]:
@@ -263,11 +264,14 @@ class LifecycleScenario(Scene):
             if page is not None and page.quarantined:
                 yield f"{host.name}: {page.quarantined} are quarantined"
 
-    def _places(self) -> Iterator[str]:
-        """No VMI waits for a device while one is free, and VMs say how they are."""
+    def _waiting_pods(self) -> Iterator[str]:
+        """No VMI waits for a device while one is free."""
         waiting = [pod["metadata"]["name"] for pod in self.home.books.all(kinds.POD) if not pod["spec"].get("nodeName")]
         if waiting and len(self.home.books.bookings) < self.device_count:
             yield f"{waiting} wait, and only {len(self.home.books.bookings)} of {self.device_count} devices are taken"
+
+    def _places(self) -> Iterator[str]:
+        """VMs say how they are."""
         for vm in self.home.books.all(kinds.VM):
             name, said = vm["metadata"]["name"], (vm.get("status") or {}).get("printableStatus")
             instance = self.home.books.objects[kinds.VMI].get(("here", name))

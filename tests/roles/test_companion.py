@@ -20,7 +20,8 @@ from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.claim_bookings import ClaimBookings
-from outfitter.node.kubelet.claim_driver import ClaimDriver, ClaimReference
+from outfitter.node.kubelet.claim_driver import ClaimDriver
+from outfitter.node.kubelet.claim_reference import ClaimReference
 from outfitter.node.pool_pages import PoolPages
 from outfitter.roles import controller, node
 from outfitter.roles import hosts as host_setup

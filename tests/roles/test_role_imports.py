@@ -10,11 +10,15 @@ import pytest
 
 OTHERS = ("outfitter.up", "outfitter.app", "outfitter.install", "outfitter.doctor", "libvirt", "lxml", "aiohttp")  # no role
 SERVED = ("uvicorn", "outfitter.apiserver")  # a web server: also for --health-address, when it is set
+# Of scheduling the agent uses the topology manager's functions and how requests of pods are counted, for device plugins.
+SCHEDULER = tuple(f"outfitter.scheduling.{name}" for name in (
+    "scheduler", "snapshot", "score", "plugins", "config", "nova", "explain", "dra.allocator", "dra.device_index", "dra.search",
+    "dra.slices", "filter.node_fit"))
 NOT_IMPORTED = {
     "controller": (*OTHERS, *SERVED, "grpc", "cryptography", "outfitter.cel.evaluator", "outfitter.node", "outfitter.launcher",
                    "outfitter.webhook", "outfitter.controllers.embedded"),
     "webhook": (*OTHERS, "grpc", "outfitter.cel.evaluator", "outfitter.node", "outfitter.launcher", "outfitter.controllers"),
-    "node": (*OTHERS, *SERVED, "grpc", "cryptography", "outfitter.cel.evaluator", "outfitter.scheduling", "outfitter.webhook"),
+    "node": (*OTHERS, *SERVED, *SCHEDULER, "grpc", "cryptography", "outfitter.cel.evaluator", "outfitter.webhook"),
     "launcher": (*OTHERS, *SERVED, "grpc", "cryptography", "outfitter.cel.evaluator", "outfitter.node",
                  "outfitter.scheduling", "outfitter.controllers", "outfitter.ledger", "outfitter.webhook",
                  "outfitter.store.kube"),

@@ -286,6 +286,30 @@ async def test_writes_of_one_object_in_one_commit_are_one_change(backend: Backen
 
 
 @ATOMIC
+async def test_an_object_that_a_commit_changes_and_deletes_has_one_event(backend: Backend) -> None:
+    claim = await backend.store.create(RESOURCE_CLAIM, {**backend.claim("c"), "metadata": {
+        **backend.claim("c")["metadata"], "finalizers": ["example.com/kept"]}})
+    bare = {key: value for key, value in claim["metadata"].items() if key != "finalizers"}
+    await backend.store.commit([Replace(RESOURCE_CLAIM, {**claim, "metadata": bare}),
+                                Delete(RESOURCE_CLAIM, "c", backend.namespace)])
+    await backend.store.create(RESOURCE_CLAIM, backend.claim("d"))
+    events = await backend.events(2, RESOURCE_CLAIM, since=revision(claim))
+    assert [(event.type, event.object["metadata"]["name"]) for event in events] == [("DELETED", "c"), ("ADDED", "d")]
+
+
+@ATOMIC
+async def test_the_second_write_of_an_object_in_a_commit_needs_no_revision(backend: Backend) -> None:
+    """Of a kind that cannot be replaced without one."""
+    page = await backend.store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {}})
+    unread = {"metadata": {"name": "n1", "labels": {"second": "yes"}}, "spec": {}}
+    with pytest.raises(errors.Invalid):
+        await backend.store.commit([Replace(LEDGER_PAGE, unread)])
+    first = {**page, "metadata": {**page["metadata"], "labels": {"first": "yes"}}}
+    await backend.store.commit([Replace(LEDGER_PAGE, first), Replace(LEDGER_PAGE, unread)])
+    assert (await backend.store.get(LEDGER_PAGE, "n1"))["metadata"]["labels"] == {"second": "yes"}
+
+
+@ATOMIC
 async def test_writes_of_one_commit_build_on_each_other(backend: Backend) -> None:
     await backend.store.commit([
         Create(CONFIG_MAP, backend.config("a", {"n": "0"})),

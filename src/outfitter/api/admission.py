@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from outfitter.api import kinds
+from outfitter.api.assignment import assigned_devices
 from outfitter.api.booking import OUT_OF_SERVICE_STATES, raw_entries
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import kubevirt_config, vm
@@ -186,10 +187,10 @@ UNDELETABLE = ("default", "kube-system")  # namespaces that always exist
 
 class AdmissionRules:
     """Implements `store.base.Rules`. `more`: checks of a kind's spec that depend on the configuration of this installation; an
-    update that keeps the spec is not checked again."""
+    update that keeps the spec is not checked again. `device_assignment`: the gate of that name."""
 
-    def __init__(self, more: Mapping[Kind, Check] | None = None) -> None:
-        self._more = more or {}
+    def __init__(self, more: Mapping[Kind, Check] | None = None, *, device_assignment: bool = True) -> None:
+        self._more, self._device_assignment = more or {}, device_assignment
 
     def admit(self, change: WriteRequest) -> Object:
         obj = change.new
@@ -209,6 +210,8 @@ class AdmissionRules:
         if change.verb == "create":
             self._check_namespace(change)
         _fill_in(change)
+        if change.kind == kinds.POD and not self._device_assignment:
+            assigned_devices.drop_disabled(obj, change.old)
         raise_invalid(change.kind, obj, list(_first(self._causes(change, obj))))
         self._warn(change)
         return obj

@@ -7,9 +7,12 @@ about any, and none of the page is given out (`Page.undetermined`)."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from outfitter.api.device import DeviceId, are_partitions
 from outfitter.api.kinds import Object
@@ -208,16 +211,32 @@ def raw_entries(page: Mapping[str, Any] | None, which: str) -> list[Any]:
 
 def well_formed_bookings(page: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     """The bookings of a page as they are stored, without those that are malformed: for indexes of raw pages."""
-    return (raw for raw in raw_entries(page, "bookings") if _problem(raw) is None)
+    return (raw for raw in raw_entries(page, "bookings") if isinstance(_read(raw), Booking))
+
+
+def _read(raw: Any) -> Booking | tuple[str, str]:
+    """A booking, or what is wrong with it; kept by content. Every version of a page is read by several, and differs little from
+    the last."""
+    try:
+        return _read_text(msgspec.json.encode(raw))
+    except (TypeError, ValueError):  # not from JSON
+        return _problem(raw) or booking_of(raw)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _read_text(text: bytes) -> Booking | tuple[str, str]:
+    raw = msgspec.json.decode(text)
+    return _problem(raw) or booking_of(raw)
 
 
 def read_bookings(page: Object) -> tuple[list[BookingEntry], list[MalformedEntry]]:
     entries, malformed = [], list(_not_a_list(page, "bookings"))
     for index, raw in enumerate(raw_entries(page, "bookings")):
-        if (problem := _problem(raw)) is None:
-            entries.append(BookingEntry(booking_of(raw), raw))
+        read = _read(raw)
+        if isinstance(read, Booking):
+            entries.append(BookingEntry(read, raw))
             continue
-        field, what = problem
+        field, what = read
         place = f"spec.bookings[{index}]"
         malformed.append(MalformedEntry(page["metadata"]["name"], f"{place}{field}", what))
         entries.append(BookingEntry(_held_by_unknown(raw, place), raw))
@@ -253,8 +272,7 @@ def _not_a_list(page: Object, which: str) -> Iterator[MalformedEntry]:
 
 
 def _problem(raw: Any) -> tuple[str, str] | None:
-    """What is wrong with a booking: the field of it, and what it must be; None: nothing. Called for every booking of every
-    version of a page, so written out instead of looping over the fields."""
+    """What is wrong with a booking: the field of it, and what it must be; None: nothing."""
     if (problem := _device_problem(raw)) is not None:
         return problem
     holder = raw.get("holder")

@@ -11,6 +11,8 @@ from outfitter.api.kinds import Object
 UNRELEASED = "DevicesUnreleased"  # of a pod that has ended and still holds devices: the message says why
 START_REFUSED = "StartRefused"  # reason of a Node's Ready: its host must not start with its configuration; the message says why
 INTERFACES = "InterfacesReady"  # of a VMI, False while an interface is to be plugged or unplugged: reason is a rejection code
+PLUGGED = "DevicesPlugged"  # of a VMI, False while a GPU or host device is to be plugged or unplugged: the same
+DEVICES_HEALTHY = "DevicesHealthy"  # of a pod or VMI, False while a driver reports one of its devices as unhealthy
 GATES_IN_USE = "DisabledGatesInUse"  # of the KubeVirt object
 
 

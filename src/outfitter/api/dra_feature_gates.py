@@ -14,6 +14,7 @@ DEVICE_GATES: Mapping[str, tuple[str, bool]] = {
     "DRADeviceBindingConditions": ("device_binding_and_status", True),
     "DRAConsumableCapacity": ("consumable_capacity", True),
     "DRAExtendedResource": ("extended_resources", True),
+    "DeviceAssignment": ("device_assignment", True),  # ours: docs/device-assignment.md
     "DRAListTypeAttributes": ("list_type_attributes", True),
     "DRAFractionalCapacityRange": ("fractional_capacity_range", False),
     "DRADeviceCompatibilityGroups": ("compatibility_groups", False),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt.device_refs import DeviceRef
 from outfitter.api.kubevirt.network_info import Wire
 
 DRIVES = "/var/run/outfitter/drives"  # default folder of config drive images
@@ -51,6 +52,14 @@ class DomainNic:
 
 
 @dataclass(frozen=True, slots=True)
+class DomainHostDevice:
+    """A host device of a claim that a domain of ours has now: one PCI function, or a mediated device."""
+
+    alias: str  # by which it is unplugged: "ua-dra-gpu-a", "ua-dra-hostdevice-b"
+    source: str  # its PCI address on the host, or its UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Domain:
     """A libvirt domain, running or to be started."""
 
@@ -60,11 +69,21 @@ class Domain:
     devices: tuple[str, ...] = ()  # host devices: PCI addresses and UUIDs of mediated devices
     foreign: bool = False  # not started by Outfitter: neither it nor its devices are touched
     nics: tuple[DomainNic, ...] = field(default=(), compare=False)
+    host_devices: tuple[DomainHostDevice, ...] = field(default=(), compare=False)  # GPUs and host devices of claims
     guest_metadata: str = field(default="", compare=False)  # metadata of the config drive: identity and tagged devices
     drive: Drive | None = field(default=None, compare=False)  # the cloud-init data source
     skipped: tuple[str, ...] = field(default=(), compare=False)  # fields that a simulated domain skips
     paused: Paused | None = field(default=None, compare=False)  # vCPUs are paused; in `start`: start it paused
     migrating: bool = field(default=False, compare=False)  # stopped for the last part of a migration, or arriving by one
+
+
+@dataclass(frozen=True, slots=True)
+class PluggedDevice:
+    """A function of a host device that is to be plugged into a domain."""
+
+    alias: str
+    source: str
+    element: str  # its XML
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +172,15 @@ class Hypervisor(Protocol):
         """Asks the guest to reboot. HypervisorError: the guest cannot be asked, with the reason."""
         ...
 
-    async def attach_interface(self, uid: str, element: str) -> None:
-        """Plugs a NIC, the XML of its element, into a running domain, and makes its tap; one with its alias is left as it is.
-        HypervisorError: the hypervisor rejects it, with the reason; nothing is left of it."""
+    async def attach_device(self, uid: str, element: str) -> None:
+        """Plugs a NIC or a host device, the XML of its element, into a running domain, and makes the tap of a NIC; one with its
+        alias is left as it is. HypervisorError: the hypervisor rejects it, with the reason; nothing is left of it."""
         ...
 
-    async def detach_interface(self, uid: str, alias: str) -> float | None:
-        """Asks the guest to release a NIC. None: it is gone, with its tap; MAC address and VLAN of a VF are reset. A number:
-        call again when the domain has changed, or after that many seconds. HypervisorError: not possible, with the reason."""
+    async def detach_device(self, uid: str, alias: str) -> float | None:
+        """Asks the guest to release a NIC or a host device. None: it is gone, with the tap of a NIC; MAC address and VLAN of a
+        NIC's VF are reset. A number: call again when the domain has changed, or after that many seconds. HypervisorError: not
+        possible, with the reason."""
         ...
 
     async def set_link(self, uid: str, alias: str, *, up: bool) -> None:
@@ -221,6 +241,16 @@ class NicBuilder(Protocol):
     cannot be plugged, with the reason."""
 
     def __call__(self, running: str, instance: Object, name: str, wire: Wire) -> str: ...
+
+
+class DeviceBuilder(Protocol):
+    """Builds the elements of a GPU or host device of a claim, one for each function, for the domain of its VMI, which runs with
+    the XML `running`. `env` and `files` as for a `Builder`, of the pod that holds the claim. HypervisorError: it cannot be
+    plugged, with the reason. StartFailed: its sources are contradictory."""
+
+    def __call__(
+        self, running: str, instance: Object, ref: DeviceRef, env: Mapping[str, str], files: Mapping[str, str]
+    ) -> list[PluggedDevice]: ...
 
 
 class Builder(Protocol):

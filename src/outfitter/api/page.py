@@ -122,6 +122,10 @@ class Page:
                 there[booking.device].append(booking)
         return there
 
+    @functools.cached_property
+    def _with_counters(self) -> list[Booking]:
+        return [booking for booking in self.bookings if booking.amount.get("counters")]
+
     def records(self, state: OutOfServiceState) -> tuple[OutOfServiceRecord, ...]:
         """The out-of-service records of one state."""
         return {"reserved": self.reserved, "quarantined": self.quarantined, "unclean": self.unclean}[state]
@@ -311,7 +315,7 @@ class Page:
             for taken in there[booking.device]:
                 if taken.clashes(booking):
                     raise held_error(taken)
-            for taken in self.bookings:
+            for taken in self.bookings if booking.amount.get("counters") else self._with_counters:
                 if taken.excludes(booking):
                     raise held_error(
                         taken, f"{taken.device.short}, which excludes {booking.device.device},",

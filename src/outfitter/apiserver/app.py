@@ -9,12 +9,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from outfitter.api import kinds as table
 from outfitter.api.kinds import Kind
 from outfitter.apiserver import auth, body_transfer, discovery, health, negotiate, openapi, paths, status, verbs, watch
 from outfitter.apiserver.body_transfer import InflightBytes, Receive, Send, Transfer
 from outfitter.apiserver.paths import RequestPath
+from outfitter.apiserver.piece_stream import PieceStream
 from outfitter.apiserver.request import (
     Headers,
     Request,
@@ -30,6 +32,9 @@ from outfitter.apiserver.request import (
 from outfitter.errors import MethodNotAllowed, NotFound, OutfitterError, TooManyRequests, Unavailable
 from outfitter.inventory.server_limits import DEFAULT
 from outfitter.store.memory import Memory
+
+if TYPE_CHECKING:
+    from outfitter.node.readers.pods_page import PodsPage
 
 Metrics = Callable[[str], tuple[bytes, str]]
 
@@ -47,8 +52,10 @@ class App:
         kinds: Iterable[Kind] = table.ALL,
         ready: Callable[[], bool] = lambda: True,
         metrics: Metrics | None = None,
+        pods: PodsPage | None = None,
     ) -> None:
-        """`metrics`: gives what `/metrics` shows and its media type, for what the client accepts."""
+        """`metrics`: gives what `/metrics` shows and its media type, for what the client accepts. `pods`: what `/pods`
+        shows."""
         self.store = store
         self._door = auth.Door(tokens)
         self._paths = paths.Paths(kinds)
@@ -56,8 +63,8 @@ class App:
         self._openapi = openapi.OpenApi(self._paths.kinds)
         self._health = health.Health({"store": lambda: not store.closed},
                                      {"controllers": ready, "shutdown": lambda: not self._stopping})
-        self._metrics = metrics
-        self._watches: set[watch.Watch] = set()
+        self._metrics, self._pods = metrics, pods
+        self._watches: set[watch.Watch | PieceStream] = set()
         self._stopping = False
         self.inflight = InflightBytes(DEFAULT.max_inflight_bytes)  # the server sets its own
 
@@ -85,7 +92,15 @@ class App:
             if target is None:
                 if user:
                     auth.authorize(user, scope["method"].lower(), None, path)
-                result = self._fixed(scope, words, path, headers)
+                if path == auth.PODS and self._pods is not None and scope["method"] == "GET":
+                    asked = {name: values[0] for name, values in parse_query(scope).items()}
+                    if self._pods.watches(asked):
+                        events = self._pods.watch(asked)
+                        await self._stream(PieceStream(await anext(events), events), path, receive, send)
+                        return
+                    result = Response(self._pods.pod_list(asked))
+                else:
+                    result = self._fixed(scope, words, path, headers)
             else:
                 verb = paths.verb(target, scope["method"])
                 if verb is None:
@@ -101,7 +116,7 @@ class App:
                 request.body = await body_transfer.read(headers, receive, transfer)
                 close = False
                 if request.verb == "watch":
-                    await self._watch(request, receive, send)
+                    await self._stream(watch.Watch(self.store, request), target.kind.resource, receive, send)
                     return
                 result = await verbs.VERBS[verb](self.store, request)
         except OutfitterError as error:
@@ -162,10 +177,9 @@ class App:
 
     # -- watching
 
-    async def _watch(self, request: Request, receive: Receive, send: Send) -> None:
+    async def _stream(self, current: watch.Watch | PieceStream, name: str, receive: Receive, send: Send) -> None:
         if self._stopping:
             raise Unavailable("the server is stopping")
-        current = watch.Watch(self.store, request)
         gone = asyncio.create_task(_until_gone(receive, current))
         self._watches.add(current)
         try:
@@ -179,14 +193,14 @@ class App:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except Exception:
             # The answer has begun: all that can be said now is that it ends early.
-            log.exception("a watch of %s failed", request.target.kind.resource)
+            log.exception("a watch of %s failed", name)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._watches.discard(current)
             gone.cancel()
 
 
-async def _until_gone(receive: Receive, current: watch.Watch) -> None:
+async def _until_gone(receive: Receive, current: watch.Watch | PieceStream) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     current.stop()

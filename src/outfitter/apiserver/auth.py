@@ -13,7 +13,7 @@ from outfitter.errors import Forbidden, Unauthorized, shortened
 MASTERS = "system:masters"  # may do everything
 PEER = "outfitter.peercert"  # the ASGI extension under which the server hands in the client's certificate
 MONITORING = "system:monitoring"  # may read metrics
-METRICS = "/metrics"
+METRICS, PODS = "/metrics", "/pods"
 IMPERSONATE = b"impersonate-"  # Impersonate-User, -Group, -Uid and -Extra-*, as ASGI spells header names
 IMPERSONATED = {b"impersonate-user": "users", b"impersonate-group": "groups", b"impersonate-uid": "uids"}
 OPEN = frozenset({"/version", "/healthz", "/livez", "/readyz"})  # without authentication
@@ -83,11 +83,11 @@ def refuse_impersonation(user: User | None, headers: Mapping[bytes, bytes]) -> N
 
 def authorize(user: User, verb: str, target: RequestPath | None, path: str) -> None:
     """Forbidden unless the user may do this. Every authenticated user may read what is served (discovery, OpenAPI), but not
-    metrics, which contain VMs of all namespaces."""
+    metrics and pods of nodes, which contain VMs of all namespaces."""
     if MASTERS in user.groups:
         return
     if target is None:
-        if path == METRICS and MONITORING not in user.groups:
+        if path == PODS or (path == METRICS and MONITORING not in user.groups):
             raise Forbidden(f'forbidden: User "{user.name}" cannot {verb} path "{path}"')
         return
     raise forbidden(user, verb, target)

@@ -1,4 +1,4 @@
-"""What a client sends and what it wants back: JSON and YAML in, JSON, YAML, Table or metadata alone out.
+"""What a client sends and what it wants back: JSON, YAML and protobuf in, JSON, YAML, Table or metadata alone out.
 
 A body is read strictly: one document, no value that JSON does not have, nothing nested without end, no key twice unseen."""
 
@@ -43,9 +43,10 @@ def read(data: bytes, content_type: str) -> Body:
     if media in (YAML, "application/x-yaml", "text/yaml"):
         return from_yaml(data)
     if media == PROTOBUF:
-        return Body(protobuf.read(data))
+        return Body(protobuf.read(data, lambda text: from_json(text).value))
     raise Unsupported(
-        f"the body of the request was in an unknown format ({media}) - accepted media types include: {JSON}, {YAML}"
+        f"the body of the request was in an unknown format ({media}) - accepted media types include: {JSON}, {YAML}, "
+        f"{PROTOBUF}"
     )
 
 

@@ -1,167 +1,154 @@
-"""Kubernetes' protobuf, read for the few kinds that `kubectl create namespace`, `configmap`, `secret` and `serviceaccount`
-send in no other form. Answers are JSON, which those clients take. A field that is not in the table is refused, not dropped."""
+"""Bodies in Kubernetes' protobuf, which Go clients and drivers send: read for the built-in kinds, as JSON would have said them.
+Answers are JSON, which those clients accept. As in Go a field whose number is not known is ignored, a message that is sent
+twice is merged, and a zero value counts as absent unless the field is a pointer in Go. Numbers and types: `api.protobuf`."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.protobuf import message_fields
+from outfitter.api.protobuf.message_fields import DELETE_OPTIONS, KINDS, SCALARS, SPECIAL, MessageField
+from outfitter.api.protobuf.wire_format import WireValue, read_fields, read_varints, signed
 from outfitter.apiserver import body_limits
-from outfitter.errors import BadRequest, Unsupported
-from outfitter.store.clock import rfc3339
+from outfitter.errors import BadRequest, Unsupported, shortened
+from outfitter.store.clock import rfc3339, rfc3339_micro
 
 MAGIC = b"k8s\x00"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RAW = ("RawExtension", "FieldsV1")
+
+ReadJson = Callable[[bytes], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field's name in JSON, and what its value is: "text", "bytes", "bool", "int", "time", or a message."""
-
-    name: str
-    of: str | Mapping[int, Field] = "text"
-    repeated: bool = False
-    map: bool = False  # repeated pairs of a text key and a value
-
-
-Message = Mapping[int, Field]
-
-
-def _texts(names: Mapping[int, str]) -> dict[int, Field]:
-    return {number: Field(name) for number, name in names.items()}
-
-
-_OWNER: Message = {**_texts({1: "kind", 3: "name", 4: "uid", 5: "apiVersion"}), 6: Field("controller", "bool"),
-                   7: Field("blockOwnerDeletion", "bool")}
-_METADATA: Message = {
-    **_texts({1: "name", 2: "generateName", 3: "namespace", 4: "selfLink", 5: "uid", 6: "resourceVersion"}),
-    7: Field("generation", "int"), 8: Field("creationTimestamp", "time"), 9: Field("deletionTimestamp", "time"),
-    10: Field("deletionGracePeriodSeconds", "int"), 11: Field("labels", map=True), 12: Field("annotations", map=True),
-    13: Field("ownerReferences", _OWNER, repeated=True), 14: Field("finalizers", repeated=True),
-}
-_REFERENCE: Message = _texts({1: "kind", 2: "namespace", 3: "name", 4: "uid", 5: "apiVersion", 6: "resourceVersion",
-                              7: "fieldPath"})
-_META = {1: Field("metadata", _METADATA)}
-# By apiVersion and kind, as the envelope says them.
-MESSAGES: Mapping[tuple[str, str], Message] = {
-    (kinds.NAMESPACE.api_version, kinds.NAMESPACE.kind): {
-        **_META, 2: Field("spec", {1: Field("finalizers", repeated=True)}), 3: Field("status", {1: Field("phase")})},
-    (kinds.CONFIG_MAP.api_version, kinds.CONFIG_MAP.kind): {
-        **_META, 2: Field("data", map=True), 3: Field("binaryData", "bytes", map=True), 4: Field("immutable", "bool")},
-    (kinds.SECRET.api_version, kinds.SECRET.kind): {
-        **_META, 2: Field("data", "bytes", map=True), 3: Field("type"), 4: Field("stringData", map=True),
-        5: Field("immutable", "bool")},
-    (kinds.SERVICE_ACCOUNT.api_version, kinds.SERVICE_ACCOUNT.kind): {
-        **_META, 2: Field("secrets", _REFERENCE, repeated=True),
-        3: Field("imagePullSecrets", {1: Field("name")}, repeated=True), 4: Field("automountServiceAccountToken", "bool")},
-    ("v1", "DeleteOptions"): {
-        1: Field("gracePeriodSeconds", "int"), 2: Field("preconditions", _texts({1: "uid", 2: "resourceVersion"})),
-        3: Field("orphanDependents", "bool"), 4: Field("propagationPolicy"), 5: Field("dryRun", repeated=True)},
-}
-_TYPE: Message = _texts({1: "apiVersion", 2: "kind"})
-_ENVELOPE: Message = {1: Field("type", _TYPE), 2: Field("raw", "raw"), 3: Field("encoding"), 4: Field("media")}
-
-
-def read(data: bytes) -> Object:
-    """The object in a protobuf body, as JSON would have said it."""
+def read(data: bytes, read_json: ReadJson) -> Object:
+    """The object in a body: the envelope runtime.Unknown (1 apiVersion and kind, 2 the object) after four bytes. `read_json`
+    reads the JSON that some fields contain, within the limits of bodies."""
     if not data.startswith(MAGIC):
         raise BadRequest("the body is not Kubernetes' protobuf: it does not begin with its prefix")
+    body = _BodyReader(read_json)
     try:
-        budget = _Budget()
-        envelope = _message(data[len(MAGIC):], _ENVELOPE, budget)
-        names = envelope.get("type", {})
-        known = MESSAGES.get((names.get("apiVersion", ""), names.get("kind", "")))
-        if known is None:
-            raise _unsupported(f"a {names.get('kind') or 'nameless kind'}")
-        return {**names, **_message(envelope.get("raw", b""), known, budget)}
+        envelope = body.contents(data[len(MAGIC):])
+        names = body.contents(_bytes(envelope.get(1, b"")))
+        api_version, kind = _bytes(names.get(1, b"")).decode(), _bytes(names.get(2, b"")).decode()
+        if kind == DELETE_OPTIONS:
+            table = "v1"
+        elif kind in KINDS.get(api_version, ()):
+            table = api_version
+        else:
+            raise Unsupported(
+                "the body of the request was in an unknown format - "
+                f"{shortened(kind) or 'an object without a kind'} of {shortened(api_version) or 'no apiVersion'} is not read "
+                "from application/vnd.kubernetes.protobuf; accepted media types include: application/json, application/yaml")
+        out = {"apiVersion": api_version, "kind": kind, **body.message(_bytes(envelope.get(2, b"")), table, kind, {})}
     except (IndexError, ValueError, OverflowError) as error:
         raise BadRequest("the body is not Kubernetes' protobuf: it ends early or is damaged") from error
+    if body.has_json:
+        body_limits.check_size(out)
+    return out
 
 
-def _unsupported(what: str) -> Unsupported:
-    return Unsupported(f"the body of the request was in an unknown format - {what} is not read from "
-                       "application/vnd.kubernetes.protobuf; accepted media types include: application/json, application/yaml")
+class _BodyReader:
+    """One body, and how many fields it may still have."""
 
+    def __init__(self, read_json: ReadJson) -> None:
+        self._read_json = read_json
+        self._left = body_limits.MAX_VALUES
+        self.has_json = False
 
-class _Budget:
-    """How many fields a body may still have."""
-
-    left = body_limits.MAX_VALUES
-
-    def spend(self) -> None:
-        self.left -= 1
-        if self.left < 0:
+    def _spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
             raise body_limits.too_many_values()
 
+    def contents(self, data: bytes) -> dict[int, WireValue]:
+        """The last value of each field."""
+        out = {}
+        for number, value in read_fields(data):
+            self._spend()
+            out[number] = value
+        return out
 
-def _message(data: bytes, known: Message, budget: _Budget) -> Object:
-    out: Object = {}
-    for number, value in _fields(data):
-        budget.spend()
-        if number not in known:
-            raise _unsupported(f"field {number} beside {', '.join(field.name for field in known.values())}")
-        field = known[number]
-        if field.map:
-            entry = _message(value, {1: Field("key"), 2: Field("value", field.of)}, budget)
-            out.setdefault(field.name, {})[entry.get("key", "")] = entry.get("value", "")
-        elif field.repeated:
-            out.setdefault(field.name, []).append(_value(value, field, budget))
+    def message(self, data: bytes, table: str, name: str, out: Object) -> Object:
+        """`out` with what the message says; Go merges messages that come twice."""
+        if not data:
+            return out
+        known = message_fields.by_number(table, name)
+        for number, value in read_fields(data):
+            self._spend()
+            field = known.get(number)
+            if field is None:
+                continue
+            match field.form:
+                case "!":
+                    self.message(_bytes(value), table, field.type, out)
+                case "{}":
+                    entry = self.contents(_bytes(value))
+                    key = _bytes(entry.get(1, b"")).decode()
+                    body_limits.check_key(key)
+                    out.setdefault(field.name, {})[key] = self._value(entry.get(2, b""), table, field)
+                case "[]":
+                    out.setdefault(field.name, []).extend(self._items(value, table, field))
+                case _:
+                    self._set(out, value, table, field)
+        return out
+
+    def _items(self, value: WireValue, table: str, field: MessageField) -> list[Any]:
+        if not field.varint or not isinstance(value, bytes):
+            return [self._value(value, table, field)]
+        out = []
+        for number in read_varints(value):
+            self._spend()
+            out.append(self._value(number, table, field))
+        return out
+
+    def _set(self, out: Object, value: WireValue, table: str, field: MessageField) -> None:
+        content = self._value(value, table, field, out.get(field.name))
+        if content is None or (not content and field.type in SCALARS and field.form != "?"):
+            out.pop(field.name, None)
         else:
-            out[field.name] = _value(value, field, budget)
-    return {name: value for name, value in out.items() if value not in ("", None, {})}
+            out[field.name] = content
+
+    def _value(self, value: WireValue, table: str, field: MessageField, before: Any = None) -> Any:
+        """None: absent, as a time that is zero."""
+        if field.varint:
+            return bool(_number(value)) if field.type == "bool" else _number(value)
+        data = _bytes(value)
+        match field.type:
+            case "":
+                return data.decode()
+            case "bytes":
+                return base64.b64encode(data).decode()
+        if field.type in SPECIAL:
+            return self._special(self.contents(data), field.type)
+        return self.message(data, table, field.type, {} if before is None else before)
+
+    def _special(self, contents: dict[int, WireValue], type_: str) -> Any:
+        if type_ in _RAW:
+            text = _bytes(contents.get(1, b""))
+            self.has_json = True
+            return self._read_json(text) if text else None
+        if type_ == "Quantity":
+            return _bytes(contents.get(1, b"")).decode() or "0"
+        first, second = (_number(contents.get(number, 0)) for number in (1, 2))
+        if type_ == "IntOrString":
+            return _bytes(contents.get(3, b"")).decode() if first else second
+        if not first and not second:
+            return None
+        at = _EPOCH + timedelta(seconds=first, microseconds=second // 1000)
+        return rfc3339_micro(at) if type_ == "MicroTime" else rfc3339(at)
 
 
-def _value(value: Any, field: Field, budget: _Budget) -> Any:
-    if isinstance(value, int) != (field.of in ("int", "bool")):
-        raise ValueError(field.name)
-    match field.of:
-        case "text":
-            return value.decode()
-        case "bytes":
-            return base64.b64encode(value).decode()
-        case "bool":
-            return bool(value)
-        case "int":
-            return value - (1 << 64) if value >= 1 << 63 else value
-        case "raw":
-            return value
-        case "time":
-            seconds = _message(value, {1: Field("seconds", "int"), 2: Field("nanos", "int")}, budget).get("seconds")
-            return rfc3339(datetime.fromtimestamp(seconds, UTC)) if seconds else None
-        case _:
-            return _message(value, field.of, budget)  # type: ignore[arg-type]  # the texts are all above
+def _bytes(value: WireValue) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    raise ValueError("a number where a text or a message is expected")
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers with their values: whole numbers and bytes are all that these messages have."""
-    place = 0
-    while place < len(data):
-        tag, place = _varint(data, place)
-        if tag & 7 == 0:
-            number, place = _varint(data, place)
-            yield tag >> 3, number
-        elif tag & 7 == 2:
-            length, place = _varint(data, place)
-            if place + length > len(data):
-                raise ValueError("it ends early")
-            yield tag >> 3, data[place:place + length]
-            place += length
-        else:
-            raise ValueError("a wire type that is not used here")
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number that is too long")
+def _number(value: WireValue) -> int:
+    if isinstance(value, int):
+        return signed(value)
+    raise ValueError("no number where one is expected")

@@ -16,9 +16,11 @@ import click
 import outfitter
 from outfitter.cli import broken_pipe, params
 from outfitter.cli.config import config
+from outfitter.cli.host.cni_devices import cni_devices
 from outfitter.cli.host.scan import scan
 from outfitter.cli.install.command import install
 from outfitter.cli.vm import migrate_command
+from outfitter.cli.vm.device_group import device as vm_device
 from outfitter.cli.vm.nic_group import nic
 from outfitter.errors import Invalid, OutfitterError
 
@@ -83,6 +85,10 @@ def commands(up: Up, roles: Sequence[click.Command] = ()) -> click.Group:
                   help="A host with a libvirt and a tree (root) of its own; may be repeated (default: this host alone).")
     @click.option("--kubeconfig", type=params.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
                   help="Also write the kubeconfig to this file (default: only to DIR/kubeconfig).")
+    @click.option("--kubelet-dir", type=params.Named(click.Path(file_okay=False, path_type=Path)), metavar="DIR",
+                  help="Serve device plugins and readers on sockets below this folder, as a kubelet does; of several "
+                       "hosts, and of simulated ones, below DIR/NODE; none: on no socket (default: /var/lib/kubelet where "
+                       "that is free, else kubelet in the data directory).")
     @click.option("--accept-lost-writes", is_flag=True,
                   help="Start although stored writes are missing or cannot be read; they are given up.")
     @click.option("--limit", "limits", multiple=True, metavar="NAME=N",
@@ -90,16 +96,18 @@ def commands(up: Up, roles: Sequence[click.Command] = ()) -> click.Group:
     @click.option("-v", "--verbose", is_flag=True, help="Log more.")
     def up_command(
         *, data: Path | None, port: int, simulation: str | None, settings: Path | None, hypervisor: str | None,
-        listed: tuple[str, ...], kubeconfig: Path | None, accept_lost_writes: bool, limits: tuple[str, ...], verbose: bool
+        listed: tuple[str, ...], kubeconfig: Path | None, kubelet_dir: Path | None, accept_lost_writes: bool,
+        limits: tuple[str, ...], verbose: bool
     ) -> None:
         """Run the whole product here, in one process."""
         from outfitter.cli.client import default_data  # noqa: PLC0415
 
         up(data=data or default_data(), port=port, simulation=simulation, settings=settings, hypervisor=hypervisor,
-           kubeconfig=kubeconfig, accept_lost_writes=accept_lost_writes, limits=limits, listed=listed, verbose=verbose)
+           kubeconfig=kubeconfig, kubelet_dir=kubelet_dir, accept_lost_writes=accept_lost_writes, limits=limits,
+           listed=listed, verbose=verbose)
 
     for command in (*roles, _get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
-                    _device, _history, _providers, scan, config, _doctor, install, _version):
+                    _device, _history, _providers, scan, config, _doctor, install, cni_devices, _version):
         outfit.add_command(command)
     return outfit
 
@@ -240,7 +248,7 @@ def _domxml(context: click.Context, /, name: str | None, file: str | None, **opt
     _run_command(context, "domxml.print_from_server", name, **options)
 
 
-STATES = ("free", "held", "reserved", "quarantined", "unclean", "unlisted", "vanished", "blocked", "withheld")
+STATES = ("free", "held", "reserved", "quarantined", "unhealthy", "unclean", "unlisted", "vanished", "blocked", "withheld")
 
 
 @click.command("devices")
@@ -337,6 +345,7 @@ _vm_verb("soft-reboot", "Ask the guests of VMs to reboot.")
 _vm_verb("reset", "Reset VMs without asking their guests.")
 _vm.add_command(migrate_command.command)
 _vm.add_command(nic)
+_vm.add_command(vm_device)
 
 
 @_vm.command("devices")
@@ -355,7 +364,7 @@ def _vm_devices(context: click.Context, names: tuple[str, ...]) -> None:
 @params.connection_options
 @click.pass_context
 def _history(context: click.Context, word: str, how: str) -> None:
-    """Show a device's current and past bookings, and how they ended."""
+    """Show a device's current and past bookings and how they ended."""
     _run_command(context, "history.history", word, how=how)
 
 

@@ -1,10 +1,10 @@
-"""Creates and deletes attachment pods (`api.kubevirt.attachment_pods`): a running VMI that got an SR-IOV interface has its VF
-or its claim booked on its host by a pod of its own, which the scheduler treats as every other. Where none is free the pod
-waits, with the scheduler's reasons. The node agent plugs the VF; once it is unplugged the pod is deleted, and with it the
-booking and a claim from a template.
+"""Creates and deletes attachment pods (`api.kubevirt.attachment_pods`): a running VMI that got an SR-IOV interface, a GPU or a
+host device has its VF or its claim booked on its host by a pod of its own, which the scheduler treats as every other. Where
+none is free the pod waits, with the scheduler's reasons. The node agent plugs the device; once it is unplugged the pod is
+deleted, and with it the booking and a claim from a template.
 
-Only for hosts whose agent runs the pods itself: a kubelet gives a running container no further device, and the VM is migrated
-instead."""
+Only for hosts whose agent runs the pods itself: a kubelet gives a running container no further device. There the VM is migrated
+for a NIC, and restarted for other devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AttachmentPods:
     kind = kinds.VMI
 
     def __init__(self, context: ControllerContext, in_place: Callable[[str], bool]) -> None:
-        """`in_place`: whether NICs are plugged in place on the host of this name."""
+        """`in_place`: whether devices are plugged in place on the host of this name."""
         self._context, self._in_place = context, in_place
         self.queue = WorkQueue(context.clock)
         self._vmis, self._pods = context.informer(kinds.VMI), context.informer(kinds.POD)
@@ -38,8 +38,7 @@ class AttachmentPods:
         self._pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
 
     def _vmi_changed(self, old: Object | None, new: Object | None) -> None:
-        entries = [entry for vmi in (old, new) if vmi is not None for entry in network_info.interfaces(vmi)]
-        if new is not None and any(entry.get("sriov") is not None for entry in entries):
+        if new is not None and any(attachment_pods.concerns(vmi) for vmi in (old, new) if vmi is not None):
             self.queue.add(key_of(new))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
@@ -63,6 +62,9 @@ class AttachmentPods:
             there = launcher["spec"].get("nodeName") == status.get("nodeName") and vm.is_its(launcher, status)
             if there and launcher["status"].get("phase") == "Running" and not launcher["metadata"].get("deletionTimestamp"):
                 again = await self._sync(vmi, launcher)
+            elif launcher["status"].get("phase") in vm.FINAL:  # the VM has migrated; the target's pod holds what was plugged
+                for pod in list(self._pods.by("launcher", launcher["metadata"]["uid"])):
+                    await self._delete(pod)
         return again
 
     async def _sync(self, vmi: Object, launcher: Object) -> float | None:
@@ -71,10 +73,8 @@ class AttachmentPods:
         needed = attachment_pods.needed(vmi)
         for attachment, pod in have.items():
             failed = (pod.get("status") or {}).get("phase") in vm.FINAL
-            if (attachment not in needed or failed) and not pod["metadata"].get("deletionTimestamp"):
-                with contextlib.suppress(NotFound):
-                    await self._context.store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
-                                                     uid=pod["metadata"]["uid"])
+            if attachment not in needed or failed:
+                await self._delete(pod)
         if migration.under_way(vmi) or not self._in_place(launcher["spec"]["nodeName"]):
             return None
         again: float | None = None
@@ -88,6 +88,12 @@ class AttachmentPods:
             with contextlib.suppress(AlreadyExists):
                 await self._context.store.create(kinds.POD, attachment_pods.build(launcher, vmi, attachment, resource))
         return again
+
+    async def _delete(self, pod: Object) -> None:
+        meta = pod["metadata"]
+        if not meta.get("deletionTimestamp"):
+            with contextlib.suppress(NotFound):
+                await self._context.store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"])
 
     async def _resource(self, vmi: Object, attachment: Attachment) -> str:
         """The resource of which an interface takes one; "" for a claim, and where no definition names one."""

@@ -8,7 +8,7 @@ and again when it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,6 +36,7 @@ from outfitter.controllers import launcher_resources
 from outfitter.controllers.device_lookup import DeviceLookup
 from outfitter.controllers.device_status_entries import Find, FoundDevices, find_devices, network_entries
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
+from outfitter.controllers.plugged_devices import plugged_devices, running_interfaces, until_migrated
 from outfitter.controllers.vmi import LauncherPods, instance_of
 from outfitter.scheduling import device_migration
 from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, SourceView
@@ -109,10 +110,9 @@ def _devices_changed(vmi: Object, view: DeviceView) -> StatusChange:
     if arrived := _arrived(vmi, pod):
         return StatusChange(arrived)
     interfaces = network_entries(vmi, pod, view.claims, view.find, view.attached)
-    running = status.get("phase") == "Running" and not device_status.missing_devices(vmi)  # what is assigned stays assigned
-    if running:
-        return _with_lost_devices(vmi, view, _interfaces_changed(
-            status, running_interfaces(vmi, (pod, *view.attached), interfaces)))
+    if status.get("phase") == "Running" and (_were_known(vmi) or not device_status.missing_devices(
+            attachment_pods.without_plugged(vmi, pod))):
+        return _with_lost_devices(vmi, view, _running_changed(vmi, view, interfaces))  # what is assigned stays assigned
     if _is_current(vmi, view):
         return _interfaces_changed(status, interfaces)
     record = vm.flavored(vmi)
@@ -149,13 +149,15 @@ def _arrived(vmi: Object, pod: Object) -> Object | None:
 def _with_live_migratable(vmi: Object, view: DeviceView, change: StatusChange) -> StatusChange:
     """Also whether a VMI with claims can migrate, once its devices are known."""
     status = {**(vmi.get("status") or {}), **(change.status or {})}
-    have = conditions.find({"status": status}, live_migratable.TYPE)
     known = status.get("phase") == "Running" or (change.status is not None and conditions.is_true({"status": status}, READY))
-    if not live_migratable.depends_on_claims(vmi) or not known or migration.under_way(vmi) or (
-            have is not None and have.get("reason") == live_migratable.LAUNCHER):
+    if not live_migratable.depends_on_claims(vmi) or not known or migration.under_way(vmi):
         return change
-    devices = device_migration.device_migrations(vmi, SourceView(view.pod, view.claims, view.find, view.gates))
-    wanted = live_migratable.live_migratable(vmi, [one.reason for one in device_migration.blocking(devices)])
+    devices = device_migration.device_migrations(vmi, SourceView(
+        attachment_pods.with_claims(view.pod, view.attached), view.claims, view.find, view.gates))
+    unplugging = [f"{name} is being unplugged" for list_, name in attachment_pods.hotplugged(vmi)
+                  if name not in {ref.name for ref in device_refs.written_refs(vmi) if ref.list == list_}]
+    wanted = live_migratable.live_migratable(vmi, [
+        *(one.reason for one in device_migration.blocking(devices)), *unplugging])
     fresh = conditions.with_condition(status.get("conditions"), wanted, view.timestamp)
     return change if fresh == status.get("conditions") else replace(
         change, status={**(change.status or {}), "conditions": fresh})
@@ -170,24 +172,33 @@ def _is_current(vmi: Object, view: DeviceView) -> bool:
     return bool(found.missing) or _places(found.status) == _places((vmi.get("status") or {}).get("deviceStatus"))
 
 
+def _were_known(vmi: Object) -> bool:
+    """Whether a VMI was started with its devices."""
+    ready = conditions.find(vmi, READY) or {}
+    return ready.get("status") == "True" or ready.get("reason") in LOST
+
+
+def _running_changed(vmi: Object, view: DeviceView, interfaces: list[Object]) -> StatusChange:
+    """VFs and devices that were plugged and unplugged since the VMI was started."""
+    pods = (view.pod, *view.attached)
+    change = _interfaces_changed(vmi["status"], running_interfaces(vmi, pods, interfaces))
+    if migration.under_way(vmi):
+        waits = until_migrated(vmi, view.timestamp)
+        return change if waits is None else replace(change, status={**(change.status or {}), "conditions": waits})
+    plugged, unpublished = plugged_devices(vmi, pods, view.claims, view.find, view.closed)
+    if plugged:
+        lists = {**((change.status or {}).get("deviceStatus") or {}), **plugged}
+        ready = {} if conditions.find(vmi, READY) is not None else {"conditions": conditions.with_condition(
+            vmi["status"].get("conditions"), Condition(READY, True, KNOWN), view.timestamp)}
+        change = StatusChange({"deviceStatus": lists, **ready})
+    return replace(change, requeue=REPORT_AFTER.total_seconds()) if unpublished else change
+
+
 def _interfaces_changed(status: Object, interfaces: list[Object]) -> StatusChange:
     have = (status.get("deviceStatus") or {}).get(network_info.STATUSES) or []
     if interfaces == have:
         return NO_CHANGE
     return StatusChange({"deviceStatus": {network_info.STATUSES: interfaces or None}})
-
-
-def running_interfaces(vmi: Object, pods: Sequence[Object], interfaces: list[Object]) -> list[Object]:
-    """What is assigned stays assigned, but for VFs of pods that the VM has no more: it migrated, or they were unplugged. Those
-    that were plugged are new. `pods`: the launcher pod and its attachment pods."""
-    named = {card.get("name") for card in network_info.interfaces(vmi)}
-    used = {name for pod in pods for _, name in pod_claims.claim_names(pod)}
-    fresh = {entry["name"]: entry for entry in interfaces}
-    kept = [dict(entry) for entry in (vmi["status"].get("deviceStatus") or {}).get(network_info.STATUSES) or ()
-            if (entry.get("deviceResourceClaimStatus") or {}).get("resourceClaimName") in used
-            or (entry.get("name") in named and entry.get("name") not in fresh)]
-    known = {entry["name"] for entry in kept}
-    return [*kept, *(entry for name, entry in fresh.items() if name not in known)]
 
 
 def _with_lost_devices(vmi: Object, view: DeviceView, change: StatusChange) -> StatusChange:
@@ -259,9 +270,10 @@ def _message(found: FoundDevices) -> str:
 
 
 def _names_other_claims(vmi: Object, pod: Object) -> bool:
-    """Whether the status has a device of a claim that the pod does not use."""
+    """Whether the status has a device of a claim that neither the pod nor an attachment pod of it uses."""
     used = {name for _, name in pod_claims.claim_names(pod)}
     return any((entry.get("deviceResourceClaimStatus") or {}).get("resourceClaimName") not in used
+               and not attachment_pods.is_plugged_into(pod, entry)
                for list_ in device_refs.LISTS for entry in device_status.statuses(vmi, list_))
 
 
@@ -334,7 +346,7 @@ class DeviceStatus:
         self._pods.add_index("claim", pod_claims.claim_keys)
         self._pods.add_index("launcher", lambda pod: [attachment_pods.launcher_uid(pod) or ""])
         enqueue_on_change(self._instances, self.queue, self._in_a_pod)
-        enqueue_on_change(self._pods, self.queue, instance_of, reads=_read_of_pod)
+        enqueue_on_change(self._pods, self.queue, self._of_pod, reads=_read_of_pod)
         enqueue_on_change(self._claims, self.queue, self._of_claim, reads=_read_of_claim)
         self._claims.add_index("pool", _pools)
         self._instances.add_index("before its start", _before_start)
@@ -350,7 +362,15 @@ class DeviceStatus:
 
     def _of_claim(self, claim: Object) -> list[str]:
         key = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
-        return [instance for pod in self._pods.by("claim", key) for instance in instance_of(pod)]
+        return [instance for pod in self._pods.by("claim", key) for instance in self._of_pod(pod)]
+
+    def _of_pod(self, pod: Object) -> list[str]:
+        """The VMI of a launcher pod or of an attachment pod."""
+        if attachment_pods.launcher_uid(pod) is None:
+            return instance_of(pod)
+        owner = vm.owner(pod, kinds.POD.kind) or {}
+        launcher = self._pods.readable(f"{pod['metadata']['namespace']}/{owner.get('name')}")
+        return instance_of(launcher) if launcher is not None else []
 
     def _waiting(self, _: Object) -> list[str]:
         """A feature gate or the labels of a host can only matter to VMIs that have not started yet."""

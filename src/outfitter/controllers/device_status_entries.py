@@ -53,7 +53,7 @@ def find_devices(
             unnamed = True
             missing.append(f"{ref.name}: claim {ref.claim} has not been made yet")
             continue
-        entries, why = _entries(ref, claim_name, pod, claims, find, nodes=nodes)
+        entries, why = claim_entries(ref, claim_name, pod, claims, find, nodes=nodes)
         if why:
             missing.append(f"{ref.name}: {why}")
         if entries:
@@ -61,7 +61,7 @@ def find_devices(
     return FoundDevices(out or None, tuple(missing), unnamed, bool(missing) and missing == shut)
 
 
-def _entries(
+def claim_entries(
     ref: device_refs.DeviceRef, claim_name: str, pod: Object, claims: device_refs.Claims, find: Find, *, nodes: bool
 ) -> tuple[list[Object], str]:
     """One status entry for each device that answers a reference, as far as it is known, and what is missing."""

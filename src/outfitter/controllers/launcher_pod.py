@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api.kinds import VMI, Object
-from outfitter.api.kubevirt import device_refs, failed_launches, migration, vm, vmi_actions
+from outfitter.api.kubevirt import device_refs, failed_launches, migration, pod_claims, vm, vmi_actions
 from outfitter.api.kubevirt.failed_launches import FailedLaunch
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.launcher.launcher_environment import NETWORK_RESOURCE
@@ -86,11 +86,14 @@ def launcher_pod(
 
 
 def _claims_that_move(instance: Mapping[str, Any], source: Mapping[str, Any]) -> list[Object]:
-    """The claims of a VMI for the target of a migration: not those of NICs that were plugged and are unplugged again. The VMI
-    keeps these entries, and the pod that it moves away from never had them."""
+    """The claims of a VMI for the target of a migration: not those of devices that are unplugged. The VMI keeps these entries.
+    The pod that it moves away from never had those of devices that were plugged, and its container asks for the requests of
+    those that it was started with."""
     used = {ref.claim for ref in device_refs.request_refs(instance)}
     had = {entry.get("name") for entry in (source.get("spec") or {}).get("resourceClaims") or ()}
-    return [entry for entry in instance["spec"].get("resourceClaims") or () if entry.get("name") in used | had]
+    left = pod_claims.entries_by_request(source)
+    return [entry for entry in instance["spec"].get("resourceClaims") or () if entry.get("name") in used or (
+        entry.get("name") in had and not (entry.get("resourceClaimTemplateName") and entry.get("name") in left))]
 
 
 def target_pod(pod: Object, instance: Mapping[str, Any], job: Mapping[str, Any], host: str) -> Object:

@@ -13,7 +13,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Conflict, NotFound, OutfitterError, Terminating, Unavailable, Unreadable
 from outfitter.store import revision_patch
-from outfitter.store.base import Store
+from outfitter.store.base import Replace, Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.id_generator import IdGenerator
@@ -76,6 +76,19 @@ class ControllerContext:
     async def patch(self, kind: Kind, obj: Object, change: Mapping[str, Any]) -> Object:
         """The same for the object itself."""
         return self._known(kind, await revision_patch.patch_at_revision(self.store, kind, obj, change))
+
+    async def finish(self, kind: Kind, obj: Object, status: Mapping[str, Any], finalizer: str) -> None:
+        """The last fields of its status, by name, and its finalizer removed: in one commit with an atomic store, otherwise the
+        status first, and the caller removes the finalizer."""
+        meta = {key: value for key, value in obj["metadata"].items() if key != "resourceVersion"}
+        meta["finalizers"] = [name for name in meta.get("finalizers") or () if name != finalizer]
+        if not self.store.atomic:
+            await self.patch_status(kind, obj, status)
+            return
+        ended = {**obj, "status": {**(obj.get("status") or {}), **status}}
+        *_, fresh = await self.store.commit([Replace(kind, ended, "status"), Replace(kind, {**ended, "metadata": meta})])
+        if fresh is not None and not meta.get("deletionTimestamp"):
+            self._known(kind, fresh)
 
     def _known(self, kind: Kind, fresh: Object) -> Object:
         if kind in self.informers:

@@ -15,7 +15,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import interface_status, kubevirt_config, network_info
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.api.live_update import evaluator
+from outfitter.api.live_update import automatic_migration, evaluator
 from outfitter.api.live_update.automatic_migration import DUE, PENDING, REQUIRED, migrating, moment
 from outfitter.api.live_update.contribution import Contributor, MigrationNeed
 from outfitter.api.rejection import RejectionCode
@@ -26,7 +26,6 @@ from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
 MIGRATES = str(RejectionCode.VM_MIGRATES)
-WHY = ": "  # in the message of MigrationRequired: behind what waits comes why
 PLUGGED, UNPLUGGED, ASKED = "NetworkInterfacePlugged", "NetworkInterfaceUnplugged", "MigrationRequired"  # reasons of events
 
 
@@ -57,7 +56,7 @@ def decide(
             need = replace(need, level="pending")
         wanted, wait = _with_need(_settled(have), vmi, need, config, now)
     elif waiting := evaluator.migration_need(seen, pod, contributors).waiting:
-        wanted = _until_migrated(have, waiting, now)
+        wanted = _until_migrated(have, vmi, waiting, config, now)
     annotation = networks_annotation(seen, pod, config)
     return NicDecision(annotation, interfaces if interfaces != reported else None, wanted if wanted != have else None, wait)
 
@@ -75,23 +74,30 @@ def _with_need(
         age = int((now.replace(microsecond=0) - since).total_seconds())  # times of conditions are whole seconds
         due = old is not None and age > config.plug_grace
         wait = None if due else max(1.0, config.plug_grace + 1 - (now - since).total_seconds())
-    waiting = "; ".join(need.waiting)
-    if due:
-        kept = old is not None and old.get("status") == "True" and str(old.get("message") or "").startswith(waiting + WHY)
-        message = str((old or {}).get("message")) if kept else f"{waiting}{WHY}a migration is required"
-        condition = Condition(REQUIRED, True, DUE, message)
-    else:
-        condition = Condition(REQUIRED, False, PENDING, f"{waiting}{WHY}the node may do it in place within {config.plug_grace} "
-                                                        f"seconds, then {_or_else(vmi, config)}")
-    return conditions.with_condition(have, condition, _text(now)), wait
+    if not due:
+        return _pending(have, vmi, need.waiting, config, now), wait
+    if old is not None and old.get("status") == "True":
+        return list(have), None  # the workload updater writes its message
+    message = automatic_migration.message(need.waiting, "a migration is required")
+    return conditions.with_condition(have, Condition(REQUIRED, True, DUE, message), _text(now)), None
 
 
-def _until_migrated(have: Sequence[Object], waiting: Sequence[str], now: datetime) -> list[Object]:
-    """The conditions of a VMI that migrates while NICs of it wait, unless it is these that it migrates for."""
-    required = next((each for each in have if each.get("type") == REQUIRED), {})
-    if str(required.get("message") or "").startswith("; ".join(waiting) + WHY):
-        return list(have)
-    message = f"{'; '.join(waiting)}{WHY}the VM migrates, and it is done when that has ended"
+def _pending(
+    have: Sequence[Object], vmi: Object, waiting: Sequence[str], config: KubeVirtConfig, now: datetime
+) -> list[Object]:
+    why = f"the node may do it in place within {config.plug_grace} seconds, then {_or_else(vmi, config)}"
+    condition = Condition(REQUIRED, False, PENDING, automatic_migration.message(waiting, why))
+    return conditions.with_condition(have, condition, _text(now))
+
+
+def _until_migrated(
+    have: Sequence[Object], vmi: Object, waiting: Sequence[str], config: KubeVirtConfig, now: datetime
+) -> list[Object]:
+    """The conditions of a VMI that migrates while NICs of it wait: what is required before it migrated says so itself."""
+    required = next((each for each in have if each.get("type") == REQUIRED), None)
+    if required is not None:
+        return list(have) if required.get("status") == "True" else _pending(have, vmi, waiting, config, now)
+    message = automatic_migration.message(waiting, "the VM migrates, and it is done when that has ended")
     return conditions.with_condition(have, Condition(conditions.INTERFACES, False, MIGRATES, message), _text(now))
 
 

@@ -13,11 +13,12 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import pod_claims
+from outfitter.api.kubevirt import migration, pod_claims
 from outfitter.api.rejection import Rejection, RejectionCode, of_error
 from outfitter.controllers.bind_transaction import Binder, BindTransaction, PlacedPod, not_ready
 from outfitter.controllers.manager import ControllerContext
@@ -38,6 +39,7 @@ TURN = 0.1  # seconds of placing pods before others may use the event loop
 GATHERS = 4  # times that a batch takes in what came meanwhile before it is committed
 REPORT_INTERVAL = 5.0  # seconds between two messages of one reason on one pod
 SEARCH_INTERVAL = 1.0  # seconds until a search that took too long goes on with the next hosts
+CLAIMS_FOLLOW = timedelta(seconds=2)  # after its creation, in which the claims of a migration's target pod are created
 EXCLUDED = 60.0  # seconds for which a host is excluded whose devices could not be made ready for a pod
 
 
@@ -101,7 +103,8 @@ class Scheduler:
         ready: dict[str, None] = {}
         for pod in self.scheduling_queue.ordered(self._waiting(keys)):
             try:
-                if not await self._claims_arrive(pod) and await self._devices_ready(pod, batch):
+                if not await self._claims_arrive(pod) and not self._claims_follow(pod, batch) and (
+                        await self._devices_ready(pod, batch)):
                     ready[key_of(pod)] = None
             except Unreadable as error:
                 await self._reject(pod, Waiting((of_error(error, RejectionCode.OBJECT_UNREADABLE),)), batch)
@@ -266,6 +269,18 @@ class Scheduler:
                     continue
                 return True
         return False
+
+    def _claims_follow(self, pod: Object, batch: SchedulingBatch) -> bool:
+        """The claims of a migration's target pod belong to it, so they are created after it, in the next moment."""
+        namespace = pod["metadata"]["namespace"]
+        if not migration.job_uid(pod) or all(
+                name is None or self.cache.claim(namespace, name) for _, name in pod_claims.claim_names(pod)):
+            return False
+        left = datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) + CLAIMS_FOLLOW - self._context.clock.now()
+        if left <= timedelta():
+            return False
+        batch.look_again(pod, left.total_seconds())
+        return True
 
     async def _devices_ready(self, pod: Object, batch: SchedulingBatch) -> bool:
         """Whether a pod may be given a host now: not while devices that it was allocated are being made ready. When that

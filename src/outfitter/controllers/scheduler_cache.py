@@ -79,7 +79,7 @@ class SchedulerCache:
 
     def keep(self, pods: Iterable[Object]) -> None:
         """Devices that are pre-assigned to these waiting pods are given to no other pod."""
-        self.devices.held.kept = assigned_devices.kept(pods, self.devices)
+        self.devices.held.kept = assigned_devices.kept(pods, self.devices, self.snapshot().extended_resource)
 
     def assume(self, pod: Object, host: str) -> None:
         """Count a pod on a host as if it were bound already."""

@@ -7,6 +7,7 @@ changed, but for NICs that the user marked as absent: they are removed once they
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 
 from outfitter.api import conditions, kinds
@@ -16,6 +17,7 @@ from outfitter.api.kubevirt import kubevirt_config, vm_claim_templates, vmi_acti
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.live_update import nics
 from outfitter.api.live_update.evaluator import NOTHING, Evaluation
+from outfitter.api.rejection_text import render
 from outfitter.controllers import vm_live_update, vm_run_strategy
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.controllers.vm_claims import VmClaims, claim_name, owner_reference, vm_key_of
@@ -36,13 +38,14 @@ class VmController:
     name = "vm"
     kind = kinds.VM  # of its keys
 
-    def __init__(self, context: ControllerContext) -> None:
+    def __init__(self, context: ControllerContext, in_place: Callable[[str], bool] = lambda host: False) -> None:
+        """`in_place`: whether claimed devices are plugged into running VMs on the host of this name."""
         self._context, self._store = context, context.store
         self.queue = WorkQueue(context.clock)
         self._vms = context.informer(kinds.VM)
         self._instances = context.informer(kinds.VMI)
         self._own = VmClaims(context, self.queue)
-        self._live_update = VmLiveUpdate(context)
+        self._live_update = VmLiveUpdate(context, in_place)
         enqueue_on_change(self._vms, self.queue)
         enqueue_on_change(self._instances, self.queue, self._of_instance)
         context.informer(kinds.KUBEVIRT).on_change(self._rules_changed)
@@ -262,8 +265,9 @@ def _rollout(kubevirt: Object | None) -> str:
 
 
 def _waiting(evaluation: Evaluation) -> str:
-    """The fields that wait for a restart; those of the VM itself have their whole path."""
-    named = [path if path.startswith("spec.") else f"{TEMPLATE}.{path}" for path in evaluation.restart]
+    """The fields that wait for a restart, and why, where that is known; those of the VM itself have their whole path."""
+    why = {path: f" ({rejection.code}: {render(rejection)})" for path, rejection in evaluation.refused.items()}
+    named = [f"{path if path.startswith('spec.') else f'{TEMPLATE}.{path}'}{why.get(path, '')}" for path in evaluation.restart]
     more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
     return f"{CHANGED}: {', '.join(named[:NAMED])}{more}"
 

@@ -10,7 +10,7 @@ import json
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import pod_claims, vm_claim_templates
+from outfitter.api.kubevirt import attachment_pods, device_refs, pod_claims, vm_claim_templates
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.controllers import launcher_pod, vm_run_strategy
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
@@ -58,16 +58,16 @@ class VmClaims:
     async def provide(self, vm: Object, instance: Object | None, act: vm_run_strategy.RunDecision) -> str:
         """Every claim of the VM exists as its entry demands and stays allocated as long as the VM exists; returns a
         message about those for which this fails. Claims that are not kept while the VM is stopped are deleted then, and those
-        without an entry once there is no instance."""
+        without an entry once no instance has a device of them."""
         wanted = {claim_name(vm, entry["name"]): entry for entry in vm_claim_templates.entries(vm)}
         stopped = vm_run_strategy.is_stopped(instance, act)
         needed = act.do == "create" or (instance is not None and not stopped and not _going(instance))
         problems = [await self._free(vm, instance, name) if stopped and not vm_claim_templates.kept_when_stopped(entry) else
                 await self._provide(vm, instance, name, entry, needed or vm_claim_templates.made_when_stopped(entry))
                 for name, entry in wanted.items()]
-        for claim in self._claims.by("owning VM", vm["metadata"]["uid"]) if instance is None else ():
+        for claim in self._claims.by("owning VM", vm["metadata"]["uid"]):
             if claim["metadata"]["name"] not in wanted and _made_from(claim) and not _going(claim) \
-                    and not await self._pods_of(claim):
+                    and (instance is None or not _refers_to(instance, claim)) and not await self._pods_of(claim):
                 problems.append(await self._delete(vm, instance, claim, "its entry was removed"))
         return "; ".join(filter(None, problems))
 
@@ -250,6 +250,14 @@ def _template_keys(vm: Object) -> list[str]:
     """The keys of the ResourceClaimTemplates that a VM names."""
     named = filter(None, map(vm_claim_templates.template_name, vm_claim_templates.entries(vm)))
     return [f"{vm['metadata']['namespace']}/{name}" for name in named]
+
+
+def _refers_to(instance: Object, claim: Object) -> bool:
+    """Whether a device of an instance is of a claim, or is still being unplugged."""
+    name, listed = claim["metadata"]["name"], instance["spec"].get("resourceClaims") or ()
+    entries = {entry["name"] for entry in listed if entry.get("resourceClaimName") == name}
+    plugged = set(attachment_pods.hotplugged(instance).values())
+    return bool(entries & ({ref.claim for ref in device_refs.request_refs(instance)} | plugged))
 
 
 def _made_from(claim: Object) -> str:

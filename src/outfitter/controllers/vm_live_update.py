@@ -3,6 +3,7 @@ template, and names what waits for a restart. The rules are in `api/live_update`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from outfitter.api import kinds
@@ -10,6 +11,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.live_update import nics, spec_fields
+from outfitter.api.live_update.claimed_devices import ClaimedDevices
 from outfitter.api.live_update.contribution import RunningVm
 from outfitter.api.live_update.evaluator import CLAIMS, NOTHING, Evaluation, evaluate
 from outfitter.controllers.manager import ControllerContext
@@ -26,8 +28,9 @@ def started_with(spec: Object) -> str:
 
 
 class VmLiveUpdate:
-    def __init__(self, context: ControllerContext) -> None:
-        self._context = context
+    def __init__(self, context: ControllerContext, in_place: Callable[[str], bool]) -> None:
+        """`in_place`: whether claimed devices are plugged in place on the host of this name."""
+        self._context, self._in_place = context, in_place
         self._pods = LauncherPods(context.informer(kinds.POD))
         self._kubevirts = context.informer(kinds.KUBEVIRT)
 
@@ -38,17 +41,17 @@ class VmLiveUpdate:
         if wanted == instance["spec"] and not nics.without_absent(wanted):
             return NOTHING
         config = kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items()))
-        recorded = (instance["metadata"].get("annotations") or {}).get(FIELDS)
         return evaluate(RunningVm(
-            wanted, instance, self._pods.current(instance), config.rollout,
-            frozenset(recorded.split(",")) if recorded else None))
+            wanted, instance, self._pods.current(instance), config.rollout, _recorded(instance),
+            self._in_place(str((instance.get("status") or {}).get("nodeName") or ""))))
 
     async def apply(self, vm: Object, instance: Object, evaluation: Evaluation) -> Evaluation:
         """Write what changes live. What the VMI's admission refuses waits for a restart."""
         if not evaluation.live:
             return evaluation
         try:
-            await self._context.patch(kinds.VMI, instance, {"spec": evaluation.vmi_patch()})
+            await self._context.patch(
+                kinds.VMI, instance, {**_with_plugged(instance, evaluation), "spec": evaluation.vmi_patch()})
         except (Invalid, Forbidden) as error:
             await self._context.events.warning(vm, REFUSED, f"not copied to the running VMI: {error.message}")
             return replace(evaluation, live={}, restart=(*evaluation.restart, *evaluation.live))
@@ -65,6 +68,22 @@ class VmLiveUpdate:
             patch = {**patch, **claims}
         await self._context.patch(kinds.VM, vm, {"spec": {"template": {"spec": patch}}})
         await self._context.events.normal(vm, REMOVED, f"removed from the template, as it is unplugged: {', '.join(gone)}")
+
+
+def _recorded(instance: Object) -> frozenset[str] | None:
+    """Fields of the template that a VMI was created from, and those of devices that were plugged since; None: not recorded."""
+    fields = (instance["metadata"].get("annotations") or {}).get(FIELDS)
+    return frozenset(fields.split(",")) if fields else None
+
+
+def _with_plugged(instance: Object, evaluation: Evaluation) -> Object:
+    """The metadata of a VMI that gets what was evaluated: what is plugged counts as its own from then on, so that it is a
+    change when it is removed."""
+    recorded = _recorded(instance)
+    plugged = {f"{path}.name" for path in evaluation.migration if path.startswith(tuple(ClaimedDevices.fields))}
+    if recorded is None or plugged <= recorded:
+        return {}
+    return {"metadata": {"annotations": {FIELDS: ",".join(sorted(recorded | plugged))}}}
 
 
 def _claims_left(spec: Object, patch: Object) -> Object:

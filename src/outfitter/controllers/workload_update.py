@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config, migration, network_info
-from outfitter.api.live_update import automatic_migration
+from outfitter.api.live_update import automatic_migration, evaluator
 from outfitter.api.live_update.automatic_migration import (
     CLUSTER_LIMIT,
     CREATE_REFUSED,
@@ -27,9 +28,9 @@ from outfitter.api.live_update.automatic_migration import (
     takes_pods,
     unschedulable,
 )
+from outfitter.api.live_update.contribution import Contributor
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
-from outfitter.controllers.nic_hotplug import WHY
-from outfitter.controllers.vmi import instance_of
+from outfitter.controllers.vmi import LauncherPods, instance_of
 from outfitter.errors import Forbidden, Invalid, NotFound
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
@@ -53,11 +54,12 @@ class WorkloadUpdate:
     name = "workload_update"
     kind = kinds.VMI  # of its keys
 
-    def __init__(self, context: ControllerContext) -> None:
-        self._context, self._store = context, context.store
+    def __init__(self, context: ControllerContext, contributors: Sequence[Contributor] = evaluator.CONTRIBUTORS) -> None:
+        self._context, self._store, self._contributors = context, context.store, contributors
         self.queue = WorkQueue(context.clock)
         self._vmis, self._jobs = context.informer(kinds.VMI), context.informer(kinds.MIGRATION)
         self._pods, self._nodes = context.informer(kinds.POD), context.informer(kinds.NODE)
+        self._launchers = LauncherPods(self._pods)
         self._kubevirts = context.informer(kinds.KUBEVIRT)
         self._vmis.add_index("migration required", _required)
         self._jobs.add_index("vmi", lambda job: [migration.vmi_key(job)])
@@ -160,13 +162,13 @@ class WorkloadUpdate:
             vmi, ABORTED, f"Aborted migration {meta['name']}: nothing of the VM needs it any more")
 
     async def _tell(self, vmi: Object, decision: UpdateDecision) -> None:
-        """Why a required migration is not done yet, after what it is required for."""
-        have = conditions.find(vmi, automatic_migration.REQUIRED)
-        if have is None:
+        """Why a required migration is not done yet, behind what it is required for now."""
+        have, pod = conditions.find(vmi, automatic_migration.REQUIRED), self._launchers.current(vmi)
+        if have is None or pod is None:
             return
-        waiting = str(have.get("message") or "").partition(WHY)[0]
-        message = f"{waiting}{WHY}{decision.code}: {decision.message}"
-        if have.get("message") != message:
+        waiting = evaluator.migration_need(vmi, pod, self._contributors).waiting
+        message = automatic_migration.message(waiting, f"{decision.code}: {decision.message}")
+        if waiting and have.get("message") != message:
             changed = [{**each, "message": message} if each.get("type") == automatic_migration.REQUIRED else dict(each)
                        for each in vmi["status"]["conditions"]]
             await self._context.patch_status(kinds.VMI, vmi, {"conditions": changed})

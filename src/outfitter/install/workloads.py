@@ -25,6 +25,8 @@ HOST_PATHS: dict[str, tuple[str, str]] = {
     "vfio": ("/dev/vfio", "DirectoryOrCreate"),
     "kubelet-plugins": ("/var/lib/kubelet/plugins", "DirectoryOrCreate"),  # our socket
     "kubelet-registry": ("/var/lib/kubelet/plugins_registry", "DirectoryOrCreate"),  # where the kubelet finds it
+    "kubelet-device-plugins": ("/var/lib/kubelet/device-plugins", "DirectoryOrCreate"),  # the device plugin, if it is on
+    "kubelet-pod-resources": ("/var/lib/kubelet/pod-resources", "DirectoryOrCreate"),  # which pod has its devices
     "kubelet-pods": ("/var/lib/kubelet/pods", "Directory"),  # sockets of launchers
     "cdi": ("/var/run/cdi", "DirectoryOrCreate"),  # what the container runtime gives to launchers
     "run": ("/var/run/outfitter", "DirectoryOrCreate"),  # device metadata files

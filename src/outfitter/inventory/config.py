@@ -4,6 +4,7 @@ the CLI."""
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,10 @@ from outfitter.inventory.strict_yaml import Reader, Section
 # Allowed keys by section. Those of "host" are also allowed at the top level, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history", "sriov", "mdev",
-             "pod_bridge", "plug_in_place", "cpu_dedicated_set")
+             "pod_bridge", "plug_in_place", "unplug_timeout", "cpu_dedicated_set", "topology_manager", "unhealthy_device")
 KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features", "events", "server", "roles"),
-                                    "host": HOST_KEYS, "history": ("keep",), "scheduling": ("policy",),
+                                    "host": HOST_KEYS, "history": ("keep",), "topology_manager": ("policy", "scope", "options"),
+                                     "scheduling": ("policy",),
                                     "events": ("keep", "most"), "server": server_limits.KEYS,
                                     "features": tuple(dra_feature_gates.DEVICE_GATES)}
 POLICIES = ("pack", "spread")
@@ -49,6 +51,23 @@ _ALIAS_ID = re.compile(r"[0-9a-fA-F]{4}")
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyManagerSettings:
+    """The topology manager for devices of device plugins, by the kubelet's names; checked when the host starts."""
+
+    policy: str = "none"
+    scope: str = "container"
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class UnhealthyDevice(enum.StrEnum):
+    """What happens to a device that is unhealthy, beside that no new claim or pod gets it."""
+
+    NOTHING = "nothing"  # its holder keeps it, and has a condition and an event
+    RESTART = "restart"  # its holder is evicted, unless its claim tolerates the taint
+    QUARANTINE = "quarantine"  # it stays out of service when it is healthy again, until an operator restores it
+
+
+@dataclass(frozen=True, slots=True)
 class HostSettings:
     """The settings of one host."""
 
@@ -63,7 +82,10 @@ class HostSettings:
     mdev: tuple[Mediated, ...] = ()  # mediated devices to create at start
     cpu_dedicated_set: frozenset[int] | None = None  # host CPUs for dedicated vCPUs; None: all
     pod_bridge: str = ""  # the bridge that VMs use as pod network; "": none
-    plug_in_place: bool = True  # NICs of a running VM come and go where it runs; else it is migrated for them
+    topology_manager: TopologyManagerSettings = TopologyManagerSettings()
+    unhealthy_device: UnhealthyDevice = UnhealthyDevice.NOTHING
+    plug_in_place: bool = True  # NICs and devices of a running VM come and go where it runs; else it is migrated for NICs
+    unplug_timeout: timedelta = timedelta(seconds=30)  # after which it is reported that a guest does not release a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +196,23 @@ def _settings(section: Section, default: HostSettings) -> HostSettings:
         mdev=provisioning.read_mdev(section, default.mdev),
         cpu_dedicated_set=_cpus(section, "cpu_dedicated_set", default.cpu_dedicated_set),
         plug_in_place=_switch(section, "plug_in_place", default.plug_in_place),
+        unplug_timeout=_duration(section, "unplug_timeout", default.unplug_timeout, timedelta(seconds=1)),
+        topology_manager=_topology_manager(section, default.topology_manager),
+        unhealthy_device=UnhealthyDevice(section.text("unhealthy_device", _unhealthy) or default.unhealthy_device),
         pod_bridge=default.pod_bridge if (bridge := section.text("pod_bridge", _bridge)) is None else bridge,
     )
+
+
+def _topology_manager(top: Section, default: TopologyManagerSettings) -> TopologyManagerSettings:
+    if "topology_manager" not in top.fields:
+        return default
+    section = top.reader.section(top.fields["topology_manager"], top.at("topology_manager"), KEYS["topology_manager"])
+    options = section.fields.get("options") or {}
+    if not isinstance(options, dict) or not all(isinstance(value, str) for value in options.values()):
+        section.wrong("options", "must be a mapping from the options of the kubelet's topology manager to their values")
+        options = {}
+    return TopologyManagerSettings(section.text("policy") or default.policy, section.text("scope") or default.scope,
+                                   MappingProxyType({str(key): str(value) for key, value in options.items()}))
 
 
 def _device_spec(section: Section, default: HostSettings, *, report: bool) -> DeviceSpec | None:
@@ -203,6 +240,10 @@ def _cpus(section: Section, key: str, default: frozenset[int] | None) -> frozens
     except ValueError as error:
         section.wrong(key, f'{text!r} is not a list of CPUs such as 4-15 or 4-15,^8 (for none write ""): {error}')
         return default
+
+
+def _unhealthy(text: str) -> str | None:
+    return None if text in list(UnhealthyDevice) else f"{text!r} is none of {', '.join(UnhealthyDevice)}"
 
 
 def _bridge(text: str) -> str | None:

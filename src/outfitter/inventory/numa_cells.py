@@ -13,6 +13,7 @@ from outfitter.inventory.host_tree import Tree
 
 NODES, CPUS = "/sys/devices/system/node", "/sys/devices/system/cpu"
 _NODE = re.compile(r"node([0-9]{1,5})")
+_DISTANCE = re.compile("[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,15 @@ def scan(tree: Tree, dedicated: Collection[int] | None = None) -> tuple[HostCell
         own = cpus if dedicated is None else [cpu for cpu in cpus if cpu in dedicated]
         found.append(HostCell(number, cpulist.text(own), sockets.pop() if len(sockets) == 1 else None))
     return tuple(found)
+
+
+def distances(tree: Tree) -> tuple[tuple[int, ...], ...] | None:
+    """From each NUMA node to each, by number; None when the firmware does not report all of them."""
+    numbers = sorted(int(match[1]) for name in tree.names(NODES) if (match := _NODE.fullmatch(name)))
+    rows = [(tree.read(f"{NODES}/node{number}/distance") or "").split() for number in numbers]
+    if not rows or not all(len(row) == len(rows) and all(_DISTANCE.fullmatch(text) for text in row) for row in rows):
+        return None
+    return tuple(tuple(map(int, row)) for row in rows)
 
 
 def read(inventory: Mapping[str, Any]) -> Iterable[HostCell]:

@@ -54,7 +54,8 @@ PAUSES: Mapping[int, Paused] = {
 
 
 MIGRATED = 4  # of virDomainShutoffReason
-MIGRATING = (2, 11)  # of virDomainPausedReason, "migration" and "starting up"
+UNENDED = ("libvirt lists the domain {name} as starting up (paused) and cannot end it: its daemon was killed while it started "
+           "QEMU, and no QEMU of it runs. Stop the daemon, delete /run/libvirt/qemu/{name}.xml and start it again")
 
 
 def library() -> Any:
@@ -90,6 +91,8 @@ class Connection:
         self.uri, self.lib = uri, library()
         self._uids: dict[str, str] = {}  # libvirt's UUID -> the instance's uid, where they differ
         self._kvm: bool | None = None
+        self._unended: set[str] = set()  # UUIDs of domains that are not tried to be ended again
+        self._plugging = threading.Lock()  # what is left of a plug is not looked for while it lasts
         with _starting:
             _events()
         try:
@@ -148,7 +151,7 @@ class Connection:
         return self._kvm
 
     def domains(self) -> dict[str, Domain]:
-        """All running domains, including foreign ones, by VMI uid or UUID."""
+        """All running domains, including foreign ones, by VMI uid or UUID; not those that are being started."""
         running = {}
         with self.errors("cannot list its domains"):
             active = self._conn.listAllDomains(self.lib.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
@@ -158,7 +161,9 @@ class Connection:
                 with self.gone():
                     domain = domains.read(dom.XMLDesc(0))
                     if dom.UUIDString() in paused:
-                        domain = replace(domain, paused=self._paused(dom), migrating=self.is_migrating(dom))
+                        if self.is_starting(dom):
+                            continue  # nothing of it has run yet
+                        domain = replace(domain, paused=self._paused(dom), migrating=self.is_stopped_for_migration(dom))
                     running[domain.uid] = domain
                     if not domain.foreign:
                         self._uids[dom.UUIDString()] = domain.uid
@@ -169,13 +174,13 @@ class Connection:
         return PAUSES.get(reason) if state == self.lib.VIR_DOMAIN_PAUSED else None
 
     def is_stopped_for_migration(self, dom: Any) -> bool:
+        """Whether a domain arrives by a migration, or is stopped for the last part of one."""
         state, reason = dom.state()
         return bool(state == self.lib.VIR_DOMAIN_PAUSED and reason == self.lib.VIR_DOMAIN_PAUSED_MIGRATION)
 
-    def is_migrating(self, dom: Any) -> bool:
-        """Whether a domain arrives by a migration, or is stopped for the last part of one."""
+    def is_starting(self, dom: Any) -> bool:
         state, reason = dom.state()
-        return bool(state == self.lib.VIR_DOMAIN_PAUSED and reason in MIGRATING)
+        return bool(state == self.lib.VIR_DOMAIN_PAUSED and reason == self.lib.VIR_DOMAIN_PAUSED_STARTING_UP)
 
     def all_domains(self) -> list[Any]:
         return list(self._conn.listAllDomains(0))
@@ -243,7 +248,9 @@ class Connection:
         with self.errors(f"cannot start {domain.name}"):
             existing = self.find(domain.uid)
             if existing is not None and existing.isActive():
-                return
+                if not self.is_starting(existing):
+                    return
+                self.end_start(existing)  # that a killed process began
             uuid = ET.fromstring(domain.xml).findtext("uuid", "")
             for other in self._by_uuid(uuid):
                 if self.vmi_uid(other) != domain.uid:
@@ -282,21 +289,24 @@ class Connection:
 
     # -- network interfaces of a running domain
 
-    def attach_interface(self, uid: str, element: str) -> None:
-        with self.errors(f"cannot plug a network interface into {uid}"):
+    def attach_device(self, uid: str, element: str) -> None:
+        what = "a host device" if element.startswith("<hostdev") else "a network interface"
+        with self.errors(f"cannot plug {what} into {uid}"), self._plugging:
             libvirt_nics.attach(self.lib, self.running(uid), element)
 
-    def detach_interface(self, uid: str, alias: str) -> bool:
+    def detach_device(self, uid: str, alias: str) -> bool:
         """Whether it is gone."""
         with self.errors(f"cannot unplug {alias} of {uid}"):
             return libvirt_nics.detach(self.lib, self.running(uid), alias)
 
-    def remove_remains(self, uid: str, alias: str) -> None:
-        """Of a plug during which the connection was lost."""
-        with self.errors(f"cannot look for what is left of {alias} of {uid}"), self.gone():
-            dom = self.find(uid)
-            if dom is not None and dom.isActive():
-                plug_remains.remove(self.lib, dom, alias)
+    def remove_remains(self) -> bool:
+        """Of plugs that were interrupted, in all our domains. Whether nothing is left."""
+        clean = True
+        with self.errors("cannot look for what is left of plugs"), self._plugging:
+            for dom in self._conn.listAllDomains(self.lib.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                with self.gone():
+                    clean &= self.vmi_uid(dom) is None or plug_remains.remove_all(self.lib, dom)
+        return clean
 
     def set_link(self, uid: str, alias: str, up: bool) -> None:
         with self.errors(f"cannot set the link of {alias} of {uid}"):
@@ -336,12 +346,30 @@ class Connection:
             if dom is None:
                 return
             with self.gone():
-                try:
-                    dom.destroy()
-                except self.lib.libvirtError as error:
-                    if error.get_error_code() != self.lib.VIR_ERR_OPERATION_INVALID or dom.isActive():
-                        raise  # otherwise it was not running
-                self.undefine(dom)
+                if self.end_domain(dom):
+                    self.undefine(dom)
+
+    def end_domain(self, dom: Any) -> bool:
+        """Destroy it. False: libvirt cannot end it, and nothing of it runs (`UNENDED`)."""
+        if dom.UUIDString() in self._unended and self.is_starting(dom):
+            return False  # it takes libvirt 30 seconds to refuse
+        try:
+            dom.destroy()
+        except self.lib.libvirtError as error:
+            code = error.get_error_code()
+            if code == self.lib.VIR_ERR_OPERATION_TIMEOUT and self.is_starting(dom):
+                self._unended.add(dom.UUIDString())
+                log.warning("%s: %s", self.uri, UNENDED.format(name=dom.name()))
+                return False
+            if code != self.lib.VIR_ERR_OPERATION_INVALID or dom.isActive():
+                raise  # otherwise it was not running
+        return True
+
+    def end_start(self, dom: Any) -> None:
+        """End a start that was interrupted. HypervisorError: libvirt cannot."""
+        with self.gone():
+            if not self.end_domain(dom):
+                raise HypervisorError(UNENDED.format(name=dom.name()))
 
     def undefine(self, dom: Any) -> None:
         lib = self.lib

@@ -59,7 +59,8 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     root.append(machine_type.clock(domain))
     ET.SubElement(root, "devices").extend(parts)
     return Domain(meta["uid"], name, text(root), hostdev.sources(root),
-                  nics=domain_nics.nics(root), guest_metadata=guest_metadata, drive=drive, skipped=tuple(devices.skipped))
+                  nics=domain_nics.nics(root), host_devices=hostdev.claimed(root), guest_metadata=guest_metadata, drive=drive,
+                  skipped=tuple(devices.skipped))
 
 
 def _name(namespace: str, name: str, uid: str) -> str:
@@ -92,7 +93,8 @@ def read(xml: str, uid: str = "") -> Domain:
     owner, uuid = root.find(f"metadata/{OURS}"), root.findtext("uuid", "")
     instance = None if owner is None else owner_uid(owner.attrib, uuid)
     return Domain(uid or instance or uuid, root.findtext("name", ""), xml, hostdev.sources(root), foreign=instance is None,
-                  nics=domain_nics.nics(root) if instance is not None else ())
+                  nics=domain_nics.nics(root) if instance is not None else (),
+                  host_devices=hostdev.claimed(root) if instance is not None else ())
 
 
 def moved(xml: str, target: MigrationTarget) -> str:

@@ -7,22 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from outfitter.api.launcher.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, variable_suffix
+from outfitter.api.launcher.launcher_environment import MDEV, NETWORK, NETWORK_RESOURCE, PCI, addresses, variable_suffix
+from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import StartFailed
 from outfitter.launcher.device_assignment import WORDS, AssignedDevice, DeviceNotAssigned, Kind, RequestedDevice, checked
 
 Env = Mapping[str, str]
 PREFIXES: Mapping[Kind, str] = {"pci": PCI, "mdev": MDEV, "usb": "USB_RESOURCE"}
-NETWORK_PREFIX = "PCIDEVICE"
-
-
-def addresses(env: Env, prefix: str, *words: str) -> tuple[str, ...]:
-    """The addresses in a variable. Some plugins write a dash as an underscore, some keep the name unchanged."""
-    plain = variable_suffix(*words)
-    for name in dict.fromkeys((plain, plain.replace("-", "_"), "_".join(words))):
-        if (text := env.get(f"{prefix}_{name}")) is not None:
-            return tuple(address.strip() for address in text.split(",") if address.strip())
-    return ()
 
 
 class PluginDevices:
@@ -42,6 +33,13 @@ class PluginDevices:
         return {kind: texts for kind, texts in listed.items() if texts}
 
     def take(self, ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
+        """StartFailed, with a code: the environment lists no device for the entry, or something that is none."""
+        try:
+            return self._take(ask)
+        except StartFailed as error:
+            raise carrying(error, RejectionCode.PLUGIN_ANSWER_INVALID) from None
+
+    def _take(self, ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
         assert ask.resource is not None
         listed = self.listed(ask)
         kinds = list(listed)
@@ -99,7 +97,7 @@ def network(ask: RequestedDevice, name: str, env: Env, taken: set[str]) -> tuple
     resource = env.get(f"{NETWORK_RESOURCE}_{name}")
     if not resource:
         raise DeviceNotAssigned(f"the environment has no {NETWORK_RESOURCE}_{name}")
-    for address in addresses(env, NETWORK_PREFIX, resource):
+    for address in addresses(env, NETWORK, resource):
         if address.lower() not in taken:
             return (checked(ask, AssignedDevice("pci", address)),)
-    raise StartFailed(f"{ask.path}: {NETWORK_PREFIX}_{variable_suffix(resource)} has no address left for {ask.word}")
+    raise StartFailed(f"{ask.path}: {NETWORK}_{variable_suffix(resource)} has no address left for {ask.word}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from xml.etree import ElementTree as ET
 
+from outfitter.api.hypervisor import DomainHostDevice
 from outfitter.launcher.device_assignment import AssignedDevice, address_parts
+
+CLAIMED_ALIASES = ("ua-dra-gpu-", "ua-dra-hostdevice-")  # prefixes, of devices of claims (`devices.NAMES`)
 
 
 def source(name: str, address: str) -> ET.Element:
@@ -40,6 +43,19 @@ def element(name: str, address: str, alias: str, guest: ET.Element | None) -> ET
 def sources(domain: ET.Element) -> tuple[str, ...]:
     """The host devices of a domain: addresses of PCI functions and UUIDs of mediated devices, in its order."""
     return tuple(place for address in _addresses(domain) if (place := _place(address)))
+
+
+def claimed(domain: ET.Element) -> tuple[DomainHostDevice, ...]:
+    """The GPUs and host devices of claims that a domain has."""
+    return tuple(found for device in domain.iterfind("devices/hostdev") for found in claimed_in(device))
+
+
+def claimed_in(device: ET.Element) -> Iterator[DomainHostDevice]:
+    """The element of a device, if it is of a claim."""
+    alias, address = device.find("alias"), device.find("source/address")
+    name = alias.get("name", "") if alias is not None else ""
+    if name.startswith(CLAIMED_ALIASES) and address is not None and (place := _place(address)):
+        yield DomainHostDevice(name, place)
 
 
 def replace_sources(domain: ET.Element, others: Mapping[str, str]) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
-from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Ended, MigrationJob, MigrationLimits, MigrationTarget
 from outfitter.errors import HypervisorAway, HypervisorError, OutfitterError, StartupRefused
@@ -24,7 +23,6 @@ from outfitter.launcher import connection
 from outfitter.launcher import iso_image as drives
 from outfitter.launcher.connection import Connection
 from outfitter.launcher.migration import libvirt_migration
-from outfitter.launcher.nics import domain_nics
 
 log = logging.getLogger(__name__)
 SYSTEM = "qemu:///system"
@@ -71,7 +69,7 @@ class Libvirt:
         self._callbacks: list[Callable[[str], None]] = []
         self._shutdown_requested: dict[str, float] = {}  # uid -> time of the first shutdown request
         self._outgoing: dict[str, Future[None]] = {}  # uid -> a migration that this process began
-        self._interrupted: set[tuple[str, str]] = set()  # uid and alias of plugs during which libvirt went away
+        self._remains_task: asyncio.Task[None] | None = None  # removes what is left of plugs that were interrupted
         self._changes = 0  # number of events so far
         self._seen: tuple[int, float, Mapping[str, Domain]] | None = None  # _changes and time of the last list, and its domains
 
@@ -112,15 +110,15 @@ class Libvirt:
     async def reboot(self, uid: str) -> None:
         await self._act(Connection.reboot, uid)
 
-    async def attach_interface(self, uid: str, element: str) -> None:
+    async def attach_device(self, uid: str, element: str) -> None:
         try:
-            await self._act(Connection.attach_interface, uid, element)
-        except HypervisorAway:
-            self._interrupted.add((uid, domain_nics.alias_of(ET.fromstring(element))))
+            await self._act(Connection.attach_device, uid, element)
+        except HypervisorError:
+            self._remove_remains_later()
             raise
 
-    async def detach_interface(self, uid: str, alias: str) -> float | None:
-        gone = await self._act(Connection.detach_interface, uid, alias)
+    async def detach_device(self, uid: str, alias: str) -> float | None:
+        gone = await self._act(Connection.detach_device, uid, alias)
         return None if gone else UNPLUG_AGAIN
 
     async def set_link(self, uid: str, alias: str, *, up: bool) -> None:
@@ -210,9 +208,10 @@ class Libvirt:
 
     async def close(self) -> None:
         self._closed = True
-        if self._retry_task is not None:
-            self._retry_task.cancel()
-            await asyncio.gather(self._retry_task, return_exceptions=True)
+        tasks = [task for task in (self._retry_task, self._remains_task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._opening_connection is not None:
             self._opening_connection.cancel()
         if self._connection is not None:
@@ -257,25 +256,29 @@ class Libvirt:
                                  f"more than {self._patience:.0f} s")
         opened, self._opening_connection = self._opening_connection, None
         connected = opened.result()
-        await self._remove_remains(connected)
         back = self._away is not None
         self._connection, self._away, self._attempts = connected, None, 0
         self._changes += 1
+        self._remove_remains_later()
         if back:
             log.warning("libvirt at %s answers again", self.uri)
             self._changed("")  # events in the meantime were missed
 
-    async def _remove_remains(self, connected: Connection) -> None:
+    def _remove_remains_later(self) -> None:
+        if self._remains_task is None or self._remains_task.done():
+            self._remains_task = asyncio.get_running_loop().create_task(self._remove_remains())
+
+    async def _remove_remains(self) -> None:
         """Of plugs that were interrupted. Their NICs may not be wanted any more, so no other call would find it."""
-        while self._interrupted:
-            uid, alias = self._interrupted.pop()
+        while not self._closed:
             try:
-                await asyncio.get_running_loop().run_in_executor(self._threads, connected.remove_remains, uid, alias)
-            except HypervisorError as error:
-                log.info("%s", error.message)
+                if await self._call(Connection.remove_remains):
+                    return
             except HypervisorAway:
-                self._interrupted.add((uid, alias))
-                raise
+                return  # looked for when it is back
+            except HypervisorError as error:
+                log.warning("%s", error.message)
+            await self._sleep(UNPLUG_AGAIN)
 
     def _open_in_thread(self) -> asyncio.Future[Connection]:
         """Open a connection in a daemon thread, which may hang and does not keep the process from ending."""

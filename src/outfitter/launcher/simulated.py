@@ -25,6 +25,7 @@ from outfitter.api.hypervisor import (
 )
 from outfitter.errors import HypervisorError
 from outfitter.launcher import domain as domains
+from outfitter.launcher import hostdev
 from outfitter.launcher import iso_image as drives
 from outfitter.launcher.migration import simulated_migration as migrations
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy
@@ -52,7 +53,8 @@ class Simulated:
         self._callbacks: list[Callable[[str], None]] = []
         self.ignoring_shutdown: set[str] = set()  # VMIs whose guests ignore shutdown requests
         self.keeping_nics: set[str] = set()  # VMIs whose guests do not release network interfaces
-        self.refusing_nics: dict[str, str] = {}  # bridge or VF -> why no NIC can be plugged there
+        self.keeping_devices: set[str] = set()  # VMIs whose guests do not release GPUs and host devices
+        self.refusing: dict[str, str] = {}  # bridge, VF or host device -> why nothing can be plugged there
         self.copy = SimulatedCopy()  # how migrations away from here go
         self.refuses_incoming = ""  # why nothing can arrive here; "" if it can
         self._incoming: dict[str, Domain] = {}
@@ -139,24 +141,27 @@ class Simulated:
     async def reboot(self, uid: str) -> None:
         self._pressed(uid, "reboot")
 
-    async def attach_interface(self, uid: str, element: str) -> None:
+    async def attach_device(self, uid: str, element: str) -> None:
         domain = self._running(uid)
         root, plugged = ET.fromstring(domain.xml), ET.fromstring(element)
-        nic = domain_nics.read(plugged)
-        if nic is None or domain_nics.find(root, nic.alias) is not None:
+        alias, nic = domain_nics.alias_of(plugged), domain_nics.read(plugged)
+        if domain_nics.find(root, alias) is not None:
             return
-        for place in filter(None, (nic.bridge, nic.address)):
-            if place in self.refusing_nics:
-                raise HypervisorError(f"cannot plug a network interface into {domain.name}: {self.refusing_nics[place]}")
+        places = (nic.bridge, nic.address) if nic is not None else [device.source for device in hostdev.claimed_in(plugged)]
+        for place in filter(None, places):
+            if place in self.refusing:
+                what = "a network interface" if nic is not None else f"host device {place}"
+                raise HypervisorError(f"cannot plug {what} into {domain.name}: {self.refusing[place]}")
         root.find("devices").append(plugged)  # type: ignore[union-attr]  # every domain has devices
         self._change(domain, root)
 
-    async def detach_interface(self, uid: str, alias: str) -> float | None:
+    async def detach_device(self, uid: str, alias: str) -> float | None:
         domain = self._running(uid)
         root = ET.fromstring(domain.xml)
         if (element := domain_nics.find(root, alias)) is None:
             return None
-        if uid in self.keeping_nics or domain.paused is not None:
+        keeps = self.keeping_nics if domain_nics.read(element) is not None else self.keeping_devices
+        if uid in keeps or domain.paused is not None:
             return UNPLUG_AGAIN
         root.find("devices").remove(element)  # type: ignore[union-attr]
         self._change(domain, root)
@@ -173,8 +178,8 @@ class Simulated:
             changed = domain_nics.set_bridge(element, bridge)
         except ValueError as error:
             raise HypervisorError(f"{alias} of {domain.name} cannot be changed: {error}") from error
-        if bridge in self.refusing_nics:
-            raise HypervisorError(f"{alias} of {domain.name} cannot be moved to {bridge}: {self.refusing_nics[bridge]}")
+        if bridge in self.refusing:
+            raise HypervisorError(f"{alias} of {domain.name} cannot be moved to {bridge}: {self.refusing[bridge]}")
         if changed:
             self._change(domain, root)
 

@@ -50,7 +50,7 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
             found = _interface(instance, ask, env, files, taken)
             out += [found] if found else []
         elif ask.by_claim:
-            out.append(_claimed(instance, ask, env, files))
+            out.append(claimed_device(instance, ask, env, files))
         elif ask.resource:
             given = known.get(ask.path)
             out.append(_checked_with_plugins(ask, given, plugins) if given
@@ -90,7 +90,8 @@ def _networks(instance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {each.get("name", ""): each for each in (instance.get("spec") or {}).get("networks") or ()}
 
 
-def _claimed(instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files: Files) -> ResolvedDevices:
+def claimed_device(instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files: Files) -> ResolvedDevices:
+    """The devices of an entry that names a claim. StartFailed: a source has none, or they disagree."""
     listed: Sequence[Mapping[str, Any]] = (instance.get("spec") or {}).get("resourceClaims") or ()
     entry = next((each for each in listed if each.get("name") == ask.claim), {})
     if ask.number is not None:
@@ -209,7 +210,7 @@ def _interface(
     if network is None:
         raise StartFailed(f"{ask.path}: no entry of spec.networks is called {ask.name}")
     if network.get("resourceClaim") is not None:
-        found = _claimed(instance, ask, env, files)
+        found = claimed_device(instance, ask, env, files)
         if len(found.devices) > 1 or len(found.devices[0].functions) > ONE_PORT:
             raise StartFailed(f"{ask.path}: {found.source} has {_addresses(found.devices)} for {ask.word}, but an interface is "
                               f"one device of at most {ONE_PORT} functions: request count 1")

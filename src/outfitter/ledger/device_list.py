@@ -18,11 +18,12 @@ from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, OutOfServiceRecor
 from outfitter.cel.library import quantity
 from outfitter.errors import BadRequest, NotFound
 from outfitter.inventory import pci
+from outfitter.ledger.out_of_service import HEALTH
 
 OURS = "outfitter.dev/"  # key prefix of our taints
 LEFTOVER = ("unlisted", "vanished")  # states of a device that stays published only because it is held
 # Every state, most important first; a device can be in several.
-STATES = ("held", *LEFTOVER, "withheld", "quarantined", "reserved", "unclean", "blocked", "free")
+STATES = ("held", *LEFTOVER, "withheld", "unhealthy", "quarantined", "reserved", "unclean", "blocked", "free")
 FREE = ("free",)
 SHOWN = 8  # names in one error message
 
@@ -37,7 +38,7 @@ class ListedDevice:
     id: DeviceId
     attributes: Mapping[str, Any]  # names without the driver's domain
     consumes: Counters = field(default_factory=dict)
-    taints: tuple[Mapping[str, Any], ...] = ()  # of its driver; ours repeat the page
+    taints: tuple[Mapping[str, Any], ...] = ()  # of its driver and of DeviceTaintRules; ours in slices repeat the page
     published: bool = True
     bookings: list[Booking] = field(default_factory=list)
     records: list[tuple[str, OutOfServiceRecord]] = field(default_factory=list)
@@ -61,9 +62,11 @@ class ListedDevice:
     @property
     def states(self) -> tuple[str, ...]:
         """All states of the device, most important first."""
-        if not (self.bookings or self.records or self.leftover or self.reason or self.blocked_by):
+        if not (self.bookings or self.records or self.leftover or self.reason or self.blocked_by or self.taints):
             return FREE  # shortcut for the most frequent case
         true = {self.leftover, *(record_type for record_type, _ in self.records)}
+        if any(taint.get("key") == f"{OURS}unhealthy" for taint in self.taints):
+            true.add("unhealthy")
         if self.bookings:
             true.add("held")
         elif self.blocked_by:
@@ -186,7 +189,8 @@ def device_list(slices: Sequence[Object], pages: Sequence[Object], inventories: 
                 _of_page(known, page.host, booking.device).bookings.append(booking)
         for record_type in OUT_OF_SERVICE_STATES:
             for record in page.records(record_type):
-                _of_page(known, page.host, record.device).records.append((record_type, record))
+                shown = "unhealthy" if record.origin == HEALTH else record_type
+                _of_page(known, page.host, record.device).records.append((shown, record))
     _see_counters(known, whole)
     _see_hardware(known)
     nodes = {device.node for device in known.values() if device.node}

@@ -17,6 +17,7 @@ from outfitter.ledger import book, history
 from outfitter.store.base import Store
 
 PLACEMENT = "placement"  # origin of the records that follow from a provider's reserved count
+HEALTH = "health"  # origin of quarantine records that follow from the health of a device: removed when it is healthy again
 
 
 async def reserve(store: Store, host: str, device: DeviceId, *, by: str, reason: str = "", now: str = "") -> bool:
@@ -35,8 +36,14 @@ async def quarantine(store: Store, host: str, device: DeviceId, *, by: str, reas
 
 
 async def restore(store: Store, host: str, device: DeviceId) -> bool:
-    """Remove a quarantine; returns whether the page changed."""
-    return await _change(store, host, lambda page: page.without_records("quarantined", {device}))
+    """Remove a quarantine; returns whether the page changed. One that follows from the device's health stays until that
+    changes."""
+
+    def change(page: Page) -> Object:
+        ended = {record.device for record in page.quarantined if record.device == device and record.origin != HEALTH}
+        return page.without_records("quarantined", ended) if ended else page.object
+
+    return await _change(store, host, change)
 
 
 async def clear(store: Store, host: str, device: DeviceId) -> bool:

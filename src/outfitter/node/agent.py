@@ -4,15 +4,18 @@ What is done about a pod depends on who runs it (`pod_runtime.py`): the agent it
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from outfitter.api import kinds, rejection
+from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, vm
+from outfitter.api.page import Page
 from outfitter.api.rejection import RejectionCode
 from outfitter.errors import HypervisorAway
 from outfitter.node import status_reporter, watch_filter
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.device_manager import device_admission
 from outfitter.node.pods.pod_cache import PodCache
 from outfitter.node.pods.pod_runtime import PodRuntime
 from outfitter.store.clock import Clock
@@ -20,6 +23,7 @@ from outfitter.store.informer import Informer, key_of
 from outfitter.store.workqueue import WorkQueue
 
 SWEEP = "host|"  # a key of this form: stop and release what no pod of the host uses
+DEVICES = "devices|"  # a key of this form: what device plugins of the host report has changed
 
 
 class Agent:
@@ -33,7 +37,7 @@ class Agent:
         """`pages`: where bookings that pods wait for are written; None where a kubelet waits for them."""
         self.runtime, self._cache = runtime, cache
         self.hosts = {host.name: host for host in hosts}
-        self._pods = cache.pods
+        self._pods, self._pages = cache.pods, pages
         self.queue = WorkQueue(clock, age=cache.pods.age)
         cache.pods.on_change(self._pod_changed)
         cache.instances.on_change(self._vmi_changed)
@@ -45,6 +49,9 @@ class Agent:
             pages.on_change(self._page_changed)
         for name, host in self.hosts.items():
             host.hypervisor.on_change(functools.partial(self._domain_changed, name))
+            if host.device_manager is not None:
+                host.device_manager.on_change(functools.partial(self.queue.add, DEVICES + name))
+                self.queue.add(DEVICES + name)
             self.queue.add(SWEEP + name)
 
     # -- which watch update wakes which pod
@@ -85,8 +92,25 @@ class Agent:
             return
         for claim in watch_filter.newly_booked(old, new):
             self._requeue_pending(self._pods.by("claim", claim))
+        if devices := watch_filter.quarantine_changed(old, new):
+            self.wake_holders(name, devices)
+            if self.hosts[name].device_manager is not None:
+                self.queue.add(DEVICES + name)
         if watch_filter.released(old, new):
             self._requeue_pending(pod for pod in self._pods.by("node", name) if status_reporter.waits_for_devices(pod))
+
+    def wake_holders(self, host: str, devices: Collection[DeviceId]) -> None:
+        """The health of these devices of a host has changed: look at the pods that have them."""
+        found = self._pages.get(host) if self._pages is not None else None
+        page = Page(found) if found is not None else None
+        for holder in {booking.holder for device in devices for booking in (page.on(device) if page is not None else ())}:
+            key = f"{holder.namespace}/{holder.name}"
+            pods = [self._pods.get(key)] if holder.kind == kinds.POD.kind else self._pods.by("claim", key)
+            for pod in pods:
+                if pod is not None:
+                    self.queue.add(key_of(pod))
+                    if (owner := vm.owner(pod, kinds.POD.kind)) is not None:  # of an attachment pod: its VM
+                        self.queue.add(f"{pod['metadata']['namespace']}/{owner['name']}")
 
     def _domain_changed(self, name: str, uid: str) -> None:
         """A domain started, ended or was paused; without a uid, the hypervisor was away and any of them may have."""
@@ -108,6 +132,8 @@ class Agent:
             host = self.hosts[key.removeprefix(SWEEP)]
             async with host.lock:
                 return await self.runtime.sweep(host)
+        if key.startswith(DEVICES):
+            return await self._devices_changed(self.hosts[key.removeprefix(DEVICES)])
         name = (self._pods.get(key) or {}).get("spec", {}).get("nodeName")
         if name not in self.hosts:
             return None
@@ -122,6 +148,14 @@ class Agent:
                 named = away.with_detail(message=f"{name}: {error.message}")
                 await self.runtime.waiting(self._pods.get(key) or pod, named, status_reporter.AWAY)
                 return error.retry_after
+
+    async def _devices_changed(self, host: AgentHost) -> float | None:
+        """Write what the Node offers, and look at the pods that wait for devices or have some. A number: until the devices of
+        a plugin that is gone count no more."""
+        for pod in self._pods.by("node", host.name):
+            if device_admission.resources_of(pod):
+                self.queue.add(key_of(pod))
+        return await self.runtime.offer_devices(host)
 
     async def _sync(self, host: AgentHost, pod: Object) -> float | None:
         """Run a pod, or end it."""

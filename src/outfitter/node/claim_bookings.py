@@ -104,6 +104,10 @@ class ClaimBookings:
         known = (self._hardware.get((host.name, claim["metadata"]["uid"]), frozenset()) for claim in claims)
         return {hardware_key(source) for source in sources}.difference(*known)
 
+    async def hardware_of(self, host: AgentHost, uid: str) -> set[str]:
+        """What is recorded for a holder on the host's page."""
+        return {key for booking in (await book.read(self._store, host.name)).of(uid) for key in booking.hardware}
+
     async def record(self, host: AgentHost, claims: Sequence[Object], hardware: Collection[str]) -> None:
         """Record hardware that a domain is about to get, and that no driver publishes now, for the device of its claims of
         which nothing is known. AlreadyHeld: another claim has it; also where it comes from no claim (a device plugin's)."""

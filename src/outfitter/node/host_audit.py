@@ -26,6 +26,7 @@ from outfitter.api.providers import Provider
 from outfitter.errors import HypervisorError, Invalid, NotFound, OutfitterError, StartupRefused, Unreadable
 from outfitter.inventory import host_devices, numa_cells, scan, slices
 from outfitter.inventory import providers as provider_tree
+from outfitter.inventory.config import UnhealthyDevice
 from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.numa_cells import HostCell
 from outfitter.inventory.scan import Scan
@@ -87,6 +88,7 @@ class HostAudit:
         self.queue = WorkQueue(clock)
         self._logged: dict[str, set[str]] = defaultdict(set)  # host -> warnings that were logged
         self._kept: dict[str, frozenset[str]] = {}  # host -> devices that only stay until they are free, and those beside them
+        self.wake_holders: Callable[[str, Collection[DeviceId]], None] = lambda host, devices: None  # set by the agent
         pages.on_change(self._page_changed)
         if slices is not None:
             slices.on_change(self._slice_changed)
@@ -325,6 +327,7 @@ class HostAudit:
         self._kept[host.name] = frozenset(devices.left).union(
             *(provider.devices for provider in result.plan.providers if not devices.left.keys().isdisjoint(provider.devices)))
         node = await node_status.node(self._store, host, result.bridges, self._now())
+        await self._report_vanished(host, frozenset(name for name, cause in devices.left.items() if cause == "vanished"))
         page = stored.page
         if result.healed.object != page.object:
             await heal.heal_page(self._store, host.name, result.attached, group=result.groups, now=self._now(),
@@ -334,6 +337,17 @@ class HostAudit:
         publication = HostPublication(devices, result.plan.providers, (*result.warnings, *result.plan.warnings), result.cells)
         if findings := await self._publisher.publish(host, stored, publication, page, node["metadata"]["uid"]):
             await self._report_repair(host, findings)
+
+    async def _report_vanished(self, host: AgentHost, vanished: frozenset[str]) -> None:
+        """Devices that are held and no longer on the bus: their holders are looked at again. With the policy `quarantine` they
+        stay out of service when they are back."""
+        changed, host.vanished = host.vanished ^ vanished, vanished
+        if host.settings.unhealthy_device is UnhealthyDevice.QUARANTINE:
+            for name in sorted(vanished):
+                await out_of_service.quarantine(self._store, host.name, host.device(name), by="host audit",
+                                                reason=KEPT_BECAUSE["vanished"], now=self._now())
+        if changed:
+            self.wake_holders(host.name, {host.device(name) for name in changed})
 
     async def _keep_reserved(self, host: AgentHost, page: Page, tree: Sequence[Provider]) -> Page:
         """As many devices of a provider are reserved as its inventory says, whichever these are. The page as it is then."""

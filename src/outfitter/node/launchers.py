@@ -1,5 +1,5 @@
 """The hypervisor of a host whose pods a kubelet runs: the launchers in these pods, each reached over the socket in a volume of
-its pod. `api.hypervisor.Hypervisor`, but for `start`, `attach_interface` and `prepare_incoming`: a launcher builds its domain,
+its pod. `api.hypervisor.Hypervisor`, but for `start`, `attach_device` and `prepare_incoming`: a launcher builds its domain,
 and what is plugged into it, itself (`start_vmi`, `plug_nic`, `expect_vmi`).
 
 A socket on which nothing listens belongs to a launcher that has ended, with its QEMU: it is nothing that runs. A launcher that
@@ -215,14 +215,14 @@ class Launchers:
     async def reboot(self, uid: str) -> None:
         await self._act("reboot", uid)
 
-    async def attach_interface(self, uid: str, element: str) -> None:
+    async def attach_device(self, uid: str, element: str) -> None:
         raise HypervisorError(f"{uid}: its launcher builds what is plugged into its domain, not the node agent")
 
     async def plug_nic(self, request: PlugNic) -> None:
-        """Have the launcher of a VMI plug an interface into its domain, as `Hypervisor.attach_interface`."""
+        """Have the launcher of a VMI plug an interface into its domain, as `Hypervisor.attach_device`."""
         await self._act("attach", request.vmi["metadata"]["uid"], request)
 
-    async def detach_interface(self, uid: str, alias: str) -> float | None:
+    async def detach_device(self, uid: str, alias: str) -> float | None:
         connection = await self._of(uid)
         try:
             return await connection.call("detach", float | None, NicCall(uid, alias))  # type: ignore[arg-type]
@@ -286,6 +286,8 @@ class Launchers:
     async def migration(self, uid: str) -> MigrationJob | None:
         connection = await self._of(uid)
         job = await _job(connection, uid)
+        if job is None or job.failed:
+            connection.stale()  # whether it runs on, its caller reads from the domain
         if job is not None and not job.failed and not self.proxy.copies(connection.pod):  # of a process that was killed
             await connection.call("abort", type(None), VmCall(uid))
             return replace(job, failed="the node agent of the source was restarted")
@@ -294,6 +296,7 @@ class Launchers:
     async def abort_migration(self, uid: str) -> None:
         connection = await self._of(uid)
         await connection.call("abort", type(None), VmCall(uid))
+        connection.stale()
         job = await _job(connection, uid)
         if job is None:
             await self.proxy.close_source(connection.pod)

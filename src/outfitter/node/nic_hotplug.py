@@ -98,7 +98,7 @@ class NicSync:
         uid, again = instance["metadata"]["uid"], None
         for name, nic in planned.detach:
             try:
-                left = await host.hypervisor.detach_interface(uid, nic.alias)
+                left = await host.hypervisor.detach_device(uid, nic.alias)
             except HypervisorError as error:
                 waits[name] = _why(error, name)
                 continue
@@ -150,7 +150,7 @@ class HostNics:
         skipped = network_info.wires_of_pod(pod).get(name)
         if wire is None or (host.simulated and skipped is not None and skipped.type == "none"):
             return  # a simulated VM was started without it
-        await host.hypervisor.attach_interface(domain.uid, self._build(domain.xml, instance, name, wire))
+        await host.hypervisor.attach_device(domain.uid, self._build(domain.xml, instance, name, wire))
 
     async def _wire(self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str) -> Wire | None:
         attachments = {attachment: other for other in self._cache.attachments(pod)

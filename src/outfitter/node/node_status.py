@@ -6,12 +6,13 @@ with a kubelet is the kubelet's, and is only read."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods
+from outfitter.api.validate import resources
 from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.node.agent_host import AgentHost
 from outfitter.store.base import Store
@@ -34,6 +35,23 @@ async def refuse(store: Store, host: AgentHost, why: str, now: str) -> Object:
     return await _written(store, host, (), Condition("Ready", False, conditions.START_REFUSED, why), now)
 
 
+async def offer(store: Store, host: str, amounts: Mapping[str, tuple[int, int]]) -> None:
+    """Write how many devices of each resource device plugins offer: capacity and allocatable."""
+    for _ in range(TRIES):
+        node = await store.get(kinds.NODE, host)
+        status = node.get("status") or {}
+        wanted = {"capacity": {name: str(each[0]) for name, each in amounts.items()},
+                  "allocatable": {name: str(each[1]) for name, each in amounts.items()}}
+        if all((status.get(field) or {}).get(name) == text for field, each in wanted.items() for name, text in each.items()):
+            return
+        try:
+            await store.patch(kinds.NODE, host, {"metadata": _at(node), "status": wanted}, subresource="status")
+        except Conflict:
+            continue  # others write to nodes as well
+        return
+    raise Conflict(f"the Node {host} is written by others all the time")
+
+
 async def _written(store: Store, host: AgentHost, bridges: Sequence[str], ready: Condition, now: str) -> Object:
     if host.kubelet:
         return await store.get(kinds.NODE, host.name)
@@ -49,16 +67,17 @@ async def _written(store: Store, host: AgentHost, bridges: Sequence[str], ready:
         labels["outfitter.dev/simulated"] = "true"
     for _ in range(TRIES):
         try:
-            return await _updated(store, host.name, wanted, labels, ready, now)
+            return await _updated(store, host, wanted, labels, ready, now)
         except Conflict:
             continue  # others write to nodes as well: read it again
-    return await _updated(store, host.name, wanted, labels, ready, now)
+    return await _updated(store, host, wanted, labels, ready, now)
 
 
 async def _updated(  # noqa: PLR0917
-    store: Store, name: str, wanted: Object, labels: Object, ready: Condition, now: str
+    store: Store, host: AgentHost, wanted: Object, labels: Object, ready: Condition, now: str
 ) -> Object:
     """The Node after its update. Lists are written whole, so each write is at the revision that was read."""
+    name = host.name
     try:
         node = await store.get(kinds.NODE, name)
     except NotFound:
@@ -75,10 +94,10 @@ async def _updated(  # noqa: PLR0917
             node = await store.patch(kinds.NODE, name, {"metadata": _at(node), "status": {"conditions": refused}},
                                      subresource="status")
         return node
-    if any(have.get(key) != value for key, value in wanted.items()) or not conditions.is_true(node, "Ready"):
+    if not _has(have, wanted, host.withdrawn) or not conditions.is_true(node, "Ready"):
         amounts = wanted["capacity"]
-        gone = {key: None for key in have.get("capacity") or {} if key.startswith(BRIDGE) and key not in amounts}
-        change = {**wanted, "capacity": {**amounts, **gone}, "allocatable": {**amounts, **gone},
+        change = {**wanted, **{key: {**amounts, **_gone(have.get(key) or {}, amounts, host.withdrawn)}
+                               for key in ("capacity", "allocatable")},
                   "conditions": conditions.with_condition(have.get("conditions"), ready, now)}
         node = await store.patch(kinds.NODE, name, {"metadata": _at(node), "status": change}, subresource="status")
     taints = (node.get("spec") or {}).get("taints") or []
@@ -87,6 +106,25 @@ async def _updated(  # noqa: PLR0917
         other = {"spec": {"taints": left or None}} if left != taints else {}
         node = await store.patch(kinds.NODE, name, {"metadata": {**_at(node), "labels": labels}, **other})
     return node
+
+
+def _gone(have: Object, amounts: Object, withdrawn: frozenset[str]) -> dict[str, None]:
+    """Amounts that a node does not keep: of bridges that went, `withdrawn` ones, and of others what no write of it would be
+    admitted with."""
+    return {key: None for key, amount in have.items() if key not in amounts
+            and (key.startswith(BRIDGE) or key in withdrawn or any(resources.quantities(key, amount)))}
+
+
+def _has(have: Object, wanted: Object, withdrawn: frozenset[str]) -> bool:
+    """Whether a status has what is wanted; a Node may offer resources of device plugins besides."""
+    for field, value in wanted.items():
+        known = have.get(field) or {}
+        if field in ("capacity", "allocatable"):
+            if _gone(known, value, withdrawn) or any(known.get(key) != amount for key, amount in value.items()):
+                return False
+        elif known != value:
+            return False
+    return True
 
 
 def _at(node: Object) -> Object:

@@ -20,6 +20,7 @@ from outfitter.api.validate.readable import UnreadableObject
 from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.inventory import host_devices, pci_ids, slices
 from outfitter.inventory.assignable import WithheldDevice
+from outfitter.inventory.config import UnhealthyDevice
 from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.numa_cells import HostCell
@@ -27,6 +28,7 @@ from outfitter.inventory.pci import HostDevice
 from outfitter.inventory.simulation import driver_profile
 from outfitter.node import slice_repair
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.device_plugin.plugin_resources import by_resource
 from outfitter.node.slice_repair import SliceFinding
 from outfitter.store.base import Store
 from outfitter.store.informer import Informer
@@ -310,19 +312,23 @@ def _taints(host: AgentHost, found: HostDevices, page: Page) -> dict[str, list[O
     """Why a device must not be allocated, for schedulers that do not read the page."""
     out: dict[str, list[Object]] = defaultdict(list)
 
-    def taint(name: str, word: str) -> None:
+    def taint(name: str, word: str, effect: str = "NoSchedule") -> None:
         key = TAINT + word
         if all(each["key"] != key for each in out[name]):
-            out[name].append({"key": key, "effect": "NoSchedule"})
+            out[name].append({"key": key, "effect": effect})
 
     for word, entries in (("reserved", page.reserved), ("quarantined", page.quarantined), ("unclean", page.unclean)):
         for entry in entries:
             if entry.device.driver == host.driver:
                 taint(entry.device.device, word)
     for name, cause in found.left.items():
-        taint(name, cause)
+        evicts = cause == "vanished" and host.settings.unhealthy_device is UnhealthyDevice.RESTART
+        taint(name, cause, "NoExecute" if evicts else "NoSchedule")
+    for names in by_resource(host.plugin_selectors, host.devices).values():
+        for name in names:
+            taint(name, "device-plugin")  # offered to the kubelet under a resource name
     for booking in page.bookings:
-        if booking.holder.kind == "Domain" and booking.device.driver == host.driver:
+        if booking.holder.kind in ("Domain", kinds.POD.kind) and booking.device.driver == host.driver:
             taint(booking.device.device, "held")  # no claim says so
         if booking.contested and booking.state == "prepared":
             taint(booking.contested, "contested")  # its claim was deallocated while it is still prepared

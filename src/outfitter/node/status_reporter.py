@@ -21,9 +21,10 @@ from outfitter.api.kubevirt import (
     vmi_actions,
 )
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.rejection import Rejection
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import render
 from outfitter.errors import Forbidden, NotFound
+from outfitter.node.hotplug.device_plan import DeviceKey, PendingDevice, ReportedDevices
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
@@ -35,8 +36,11 @@ AWAY = "HypervisorAway"
 SECRET_MISSING = "SecretMissing"  # of its cloud-init volume
 SYNC_FAILED = "SyncFailed"
 Keeps = Literal["no", "until stopped", "always"]
+WORDS: Mapping[device_refs.List, str] = {"gpus": "GPU", "hostDevices": "host device"}
 KEPT: Mapping[Keeps, str] = {  # whether a VM keeps a claim whose pod has terminated -> what the event says about its devices
     "no": "are released", "until stopped": "stay with the VM unless it is stopped", "always": "stay with the VM"}
+RESOURCES = "allocatedResourcesStatus"
+NO_RESOURCES: Mapping[str, Sequence[Object]] = {}
 MAX_NAMED = 8  # devices that an event names; the others are counted
 
 
@@ -62,6 +66,10 @@ class StatusReporter:
         await self._patch_pod(pod, change)
         await self._events.warning(pod, reason, why)
 
+    async def of_node(self, host: str, why: Rejection) -> None:
+        """An event of a host's Node."""
+        await self._events.warning(await self._store.get(kinds.NODE, host), str(why.code), render(why))
+
     async def clear_waiting(self, pod: Object) -> None:
         """Remove the reason for which a pod waited."""
         if conditions.is_true(pod, conditions.UNRELEASED):
@@ -74,20 +82,23 @@ class StatusReporter:
     def _without_codes(self, have: Sequence[Object]) -> list[Object]:
         return rejection_conditions.with_codes(have, {}, rfc3339(self._clock.now()))
 
-    async def pod_running(self, pod: Object, prepared: str, annotations: Mapping[str, str] | None = None) -> Object:
+    async def pod_running(
+        self, pod: Object, prepared: str, annotations: Mapping[str, str] | None = None,
+        resources: Mapping[str, Sequence[Object]] = NO_RESOURCES,
+    ) -> Object:
         """The pod as it is then. `prepared`: the devices that were prepared for it, "" for none. `annotations`: written with
-        it."""
+        it. `resources`: the allocatedResourcesStatus of its containers."""
         now = rfc3339(self._clock.now())
         have = self._without_codes(pod["status"].get("conditions") or [])
         for type_ in ("Initialized", "ContainersReady", "Ready"):
             have = conditions.with_condition(have, Condition(type_, True), now)
         if vmi_actions.gated(pod):
             have = conditions.with_condition(have, vmi_actions.unpaused_condition(paused=False), now)
-        containers = [{"name": container["name"], "ready": True, "started": True, "restartCount": 0, "imageID": "",
-                       "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
-                      for container in pod["spec"]["containers"]]
+        containers = [_container_status(container, now, resources) for container in pod["spec"]["containers"]]
+        first = [_container_status(container, now, resources, ended=container.get("restartPolicy") != "Always")
+                 for container in pod["spec"].get("initContainers") or ()]
         status = {"phase": "Running", "startTime": now, "conditions": have, "reason": None, "containerStatuses": containers,
-                  "message": None}
+                  "message": None, **({"initContainerStatuses": first} if first else {})}
         fresh = await self._patch_pod(pod, status, annotations)
         if prepared:
             await self._events.normal(pod, "Prepared", prepared)
@@ -137,6 +148,31 @@ class StatusReporter:
         for name, text in texts.items() if known != "; ".join(texts.values()) else ():
             await self._events.warning(instance, "FailedUnplugInterface" if name in nics else "FailedPlugInterface", text)
 
+    async def devices(self, instance: Object, found: ReportedDevices, waits: Mapping[DeviceKey, PendingDevice]) -> None:
+        """GPUs and host devices of a running VMI that were plugged and unplugged. `waits`: why some are not yet."""
+        have, message = instance["status"].get("conditions") or [], "; ".join(why.message for why in waits.values())
+        if waits:
+            wanted = Condition(conditions.PLUGGED, False, next(iter(waits.values())).code, message)
+            fresh = conditions.with_condition(have, wanted, rfc3339(self._clock.now()))
+        else:
+            fresh = conditions.without_condition(have, conditions.PLUGGED)
+        known = (conditions.find(instance, conditions.PLUGGED) or {}).get("message")
+        change: Object = {"deviceStatus": found.lists} if found.lists else {}
+        if fresh != have:
+            change["conditions"] = fresh
+        if not change:
+            return
+        await self._patch_instance(instance, change)
+        host = instance["status"].get("nodeName")
+        for key in found.plugged:
+            await self._events.normal(instance, "DevicePlugged", f"{WORDS[key.list]} {key.name} is plugged on {host}")
+        for key in found.gone:
+            await self._events.normal(instance, "DeviceUnplugged", f"{WORDS[key.list]} {key.name} is unplugged on {host}")
+        wanted_keys = {(ref.list, ref.name) for ref in device_refs.written_refs(instance)}
+        for key, why in waits.items() if known != message else ():
+            reason = "FailedPlugDevice" if key in wanted_keys else "FailedUnplugDevice"
+            await self._events.warning(instance, reason, why.message)
+
     async def vmi_paused(self, instance: Object, paused: Paused | None) -> None:
         """Whether a running VMI is paused. Requests to pause or unpause it are done then, and removed."""
         condition, requests = conditions.find(instance, vmi_actions.PAUSED), vmi_actions.action_requests(instance)
@@ -170,7 +206,7 @@ class StatusReporter:
     def _conditions(self, instance: Object, paused: Paused | None) -> list[Object]:
         """Of a running VMI. A paused one is not ready."""
         now, have = rfc3339(self._clock.now()), instance["status"].get("conditions")
-        movable = self._live_migratable(instance)
+        movable = live_migratable.live_migratable(instance)
         if not movable.status or not live_migratable.depends_on_claims(instance):
             have = conditions.with_condition(have, movable, now)
         if paused is None:
@@ -179,9 +215,6 @@ class StatusReporter:
             )
         have = conditions.with_condition(have, Condition("Ready", False, paused.reason, paused.message), now)
         return conditions.with_condition(have, Condition(vmi_actions.PAUSED, True, paused.reason, paused.message), now)
-
-    def _live_migratable(self, instance: Object) -> Condition:
-        return live_migratable.live_migratable(instance)
 
     async def action_done(self, instance: Object, reason: str, message: str) -> None:
         await self._events.normal(instance, reason, message)
@@ -197,6 +230,27 @@ class StatusReporter:
             pod["status"].get("conditions"), {rejection.code: why}, rfc3339(self._clock.now()))
         await self._patch_pod(pod, {"phase": "Failed", "reason": reason, "message": why, "conditions": have})
         await self._events.warning(subject(pod), reason, why)
+
+    async def pod_not_admitted(self, pod: Object, rejection: Rejection, reason: str) -> None:
+        """A pod that the node does not take, for good; in the kubelet's words."""
+        why = render(rejection)
+        aligned = rejection.code is not RejectionCode.TOPOLOGY_AFFINITY
+        message = f"Pod was rejected: {f'Allocate failed due to {why}, which is unexpected' if aligned else why}"
+        have = rejection_conditions.with_codes(
+            pod["status"].get("conditions"), {rejection.code: why}, rfc3339(self._clock.now()))
+        await self._patch_pod(pod, {"phase": "Failed", "reason": reason, "message": message, "conditions": have})
+        await self._events.warning(pod, reason, message)
+
+    async def resources_changed(self, pod: Object, resources: Mapping[str, Sequence[Object]]) -> Object:
+        """The allocatedResourcesStatus of a running pod's containers, where it changed. The pod as it is then."""
+        change = {}
+        for field in ("containerStatuses", "initContainerStatuses"):
+            have = pod["status"].get(field) or []
+            fresh = [{**entry, RESOURCES: list(resources[entry["name"]])} if entry["name"] in resources else entry
+                     for entry in have]
+            if fresh != have:
+                change[field] = fresh
+        return await self._patch_pod(pod, change) if change else pod
 
     async def domain_ended(self, pod: Object, host: str, how: Ended | None) -> None:
         """`how` is what the hypervisor knows about the end; None: nothing."""
@@ -280,6 +334,17 @@ def subject(pod: Object) -> Object:
         return pod
     meta = {"name": reference["name"], "uid": reference["uid"], "namespace": pod["metadata"]["namespace"]}
     return {"apiVersion": reference.get("apiVersion"), "kind": reference["kind"], "metadata": meta}
+
+
+def _container_status(
+    container: Object, now: str, resources: Mapping[str, Sequence[Object]], *, ended: bool = False
+) -> Object:
+    """Of a container that runs, or of an init container that has ended."""
+    state = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}} if ended else {
+        "running": {"startedAt": now}}
+    out = {"name": container["name"], "ready": True, "started": not ended, "restartCount": 0, "imageID": "",
+           "image": container.get("image", ""), "state": state}
+    return out | ({RESOURCES: list(resources[container["name"]])} if container["name"] in resources else {})
 
 
 def _devices(instance: Object) -> str:

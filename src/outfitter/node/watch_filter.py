@@ -6,13 +6,15 @@ that the agent reads are listed here and nowhere else."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from outfitter.api import conditions
-from outfitter.api.booking import well_formed_bookings
+from outfitter.api.booking import device_of, raw_entries, readable_device, well_formed_bookings
+from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import migration, vm, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, migration, vm, vmi_actions
 
 MIGRATION = ("migrationUid", "targetPod", "targetNodeAddress", "targetCertificate", "sourceCertificate", "startTimestamp",
              "abortRequested", "sourceDomainLeft", "completed")  # of status.migrationState
@@ -39,6 +41,13 @@ def released(old: Object | None, new: Object | None) -> bool:
     return not _bookings(old).keys() <= _bookings(new).keys()
 
 
+def quarantine_changed(old: Object | None, new: Object | None) -> set[DeviceId]:
+    """The devices of which a page got, lost or changed a quarantine record."""
+    before, after = (raw_entries(page, "quarantined") for page in (old, new))
+    return {device_of(raw["device"]) for raw in (*before, *after)
+            if readable_device(raw) and (raw in before) is not (raw in after)} if before != after else set()
+
+
 def _pod(pod: Object) -> object:
     meta, status = pod["metadata"], pod.get("status") or {}
     return (
@@ -58,14 +67,40 @@ def _vmi(vmi: Object) -> object:
     if phase == "Running":
         paused = conditions.find(vmi, vmi_actions.PAUSED) or {}
         moves = {field: migration.state(vmi).get(field) for field in MIGRATION}
-        return (*common, phase, status.get(vmi_actions.FIELD), paused.get("reason"), status.get("nodeName"), moves)
+        return (*common, phase, status.get(vmi_actions.FIELD), paused.get("reason"), status.get("nodeName"), moves,
+                _devices(status))  # what was booked for it is plugged
     return (*common, phase if phase in vm.FINAL else "waiting")
+
+
+def _devices(status: Mapping[str, Any]) -> object:
+    """The devices of a VMI, without those of its NICs."""
+    return [device_status.statuses({"status": status}, list_) for list_ in device_refs.LISTS]
+
+
+class _StoredPage:
+    """A page as the informer has it, which is never changed: what was computed of it is kept, by its identity."""
+
+    __slots__ = ("page",)
+
+    def __init__(self, page: Mapping[str, Any] | None) -> None:
+        self.page = page
+
+    def __hash__(self) -> int:
+        return id(self.page)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _StoredPage) and self.page is other.page
 
 
 def _bookings(page: Mapping[str, Any] | None) -> dict[tuple[str, str, str, str], str]:
     """(holder's uid, driver, pool, device) -> the holder's namespace and name."""
+    return _bookings_of(_StoredPage(page))
+
+
+@functools.lru_cache(maxsize=4)
+def _bookings_of(stored: _StoredPage) -> dict[tuple[str, str, str, str], str]:
     out = {}
-    for booking in well_formed_bookings(page):
+    for booking in well_formed_bookings(stored.page):
         device, holder = booking["device"], booking["holder"]
         key = holder.get("uid", ""), device.get("driver", ""), device.get("pool", ""), device.get("device", "")
         out[key] = f"{holder.get('namespace', '')}/{holder.get('name', '')}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from outfitter.cli.host.pods import pods
 from outfitter.errors import Invalid
 from outfitter.roles import ROLES, Role, settings
 from outfitter.roles.settings import Setting
@@ -19,12 +20,18 @@ def commands() -> list[click.Command]:
 
 def _command(role: Role) -> click.Command:
     def run(context: click.Context, /, **given: Any) -> None:
+        if context.invoked_subcommand is not None:
+            return
         _start(role, _texts({**_before(context), **{name: value for name, value in given.items() if value is not None}}))
 
     run.__doc__ = role.text
     made: Any = click.pass_context(run)
     for setting in reversed(settings.of_role(role.name)):
         made = _option(setting)(made)
+    if role.name == "node":
+        group: click.Group = click.group(role.name, invoke_without_command=True)(made)
+        group.add_command(pods)
+        return group
     return click.command(role.name)(made)
 
 

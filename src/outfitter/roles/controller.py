@@ -71,7 +71,8 @@ def cluster_controllers(
         node = nodes.readable(host)
         return node is not None and (node["metadata"].get("labels") or {}).get(attachment_pods.PLUG_IN_PLACE) == "true"
 
-    return [VmController(context), VmiController(context, AliasSet.of(config.default), exact=False, launcher=launcher),
+    return [VmController(context, in_place),
+            VmiController(context, AliasSet.of(config.default), exact=False, launcher=launcher),
             MigrationController(context, launcher), DeviceStatus(context), KubeVirtController(context), LedgerMirror(context),
             AttachmentPods(context, in_place), NicHotplug(context, in_place=in_place), WorkloadUpdate(context),
             AgentVersions(context)]

@@ -158,7 +158,11 @@ class Settings:
         shown="this host")
     kubelet_dir: Path = _row(
         Path("/var/lib/kubelet"), FOLDER,
-        "the kubelet's folder: sockets of the DRA driver, and in its pods' volumes those of launchers", ("node",))
+        "the kubelet's folder: sockets of the DRA driver, and in its pods' volumes those of launchers; with --simulate where "
+        "device plugins and readers are served, below DIR/NODE", ("node",),
+        shown="`/var/lib/kubelet`; with --simulate `kubelet` in the data folder, if there is one")
+    device_plugin: bool = _row(
+        False, SWITCH, "offer the devices of permittedHostDevices to the kubelet by a device plugin, not to claims", ("node",))
     data: Path | None = _row(
         None, FOLDER, "state of this node that must survive a restart", ("node",),
         shown="`/var/lib/outfitter`; with --simulate in memory")

@@ -32,6 +32,7 @@ class Features:
     derived_attributes: bool = False
     optional_node_operations: bool = False
     device_taint_rules: bool = True  # taints that an administrator puts on devices
+    device_assignment: bool = True  # agents assign devices of device plugins, and write that into the pod
     extended_resources: bool = True  # a container's extended resources from devices of the class that maps them
 
     @classmethod

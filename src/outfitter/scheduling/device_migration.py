@@ -38,8 +38,15 @@ class DeviceMigration:
 
     name: str  # as the spec names it
     how: How
-    rejection: Rejection | None = None  # why it blocks
+    rejection: Rejection | None = None  # why it blocks, or has no free twin now (`device_twins`)
     mediated: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """For people."""
+        if self.rejection is None or self.how == "blocks":
+            return self.how
+        return "cannot travel now" if self.how == "travels" else "cannot be reattached now"
 
     @property
     def code(self) -> str:
@@ -68,7 +75,7 @@ class SourceView:
 
 def text(devices: Sequence[DeviceMigration]) -> str:
     """For a condition's message."""
-    return "; ".join(f"{one.name}: {one.how}{f' ({one.code}: {one.reason})' if one.code else ''}" for one in devices)
+    return "; ".join(f"{one.name}: {one.outcome}{f' ({one.code}: {one.reason})' if one.code else ''}" for one in devices)
 
 
 def blocking(devices: Sequence[DeviceMigration]) -> list[DeviceMigration]:
@@ -91,7 +98,7 @@ def _blocks(vmi: Mapping[str, Any], ref: DeviceRef, view: SourceView, *, alone: 
     """Why a device cannot travel (None: it can), and whether it is a mediated device."""
     if not ref.by_claim or ref.by_resource:
         return Rejection.of(RejectionCode.DEVICE_BY_RESOURCE, name=ref.name), False
-    name, claim = _claim(vmi, ref.claim or "", view)
+    name, claim = claim_of(vmi, ref.claim or "", view)
     if why := stays(vmi, ref.claim or "", view):
         return why, False
     if claim is None:
@@ -150,7 +157,7 @@ def stays(vmi: Mapping[str, Any], entry: str, view: SourceView) -> Rejection | N
     listed = _entry(vmi, entry)
     if listed is None or not listed.get("resourceClaimName"):
         return None
-    name, claim = _claim(vmi, entry, view)
+    name, claim = claim_of(vmi, entry, view)
     return None if claim is not None and owned_by_vm(vmi, claim) else Rejection.of(RejectionCode.CLAIM_BY_NAME, claim=name)
 
 
@@ -165,7 +172,7 @@ def _entry(vmi: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     return next((one for one in listed if one.get("name") == name), None)
 
 
-def _claim(vmi: Mapping[str, Any], entry: str, view: SourceView) -> tuple[str, Object | None]:
+def claim_of(vmi: Mapping[str, Any], entry: str, view: SourceView) -> tuple[str, Object | None]:
     """Name and object of the claim that the VMI has for an entry: that of its pod, which a migration may have replaced."""
     named = dict(pod_claims.claim_names(view.pod or {})).get(entry) or (_entry(vmi, entry) or {}).get("resourceClaimName")
     if not named and entry == device_refs.FLAVOR_CLAIM:
@@ -175,5 +182,5 @@ def _claim(vmi: Mapping[str, Any], entry: str, view: SourceView) -> tuple[str, O
 
 def _results(vmi: Mapping[str, Any], ref: DeviceRef, view: SourceView) -> Sequence[Mapping[str, Any]]:
     """The devices of a reference; one that is not known counts as one."""
-    claim = _claim(vmi, ref.claim or "", view)[1] if ref.by_claim else None
+    claim = claim_of(vmi, ref.claim or "", view)[1] if ref.by_claim else None
     return pod_claims.results_for(claim or {}, ref) or ({},)

@@ -172,27 +172,28 @@ def _place(
                 return Waiting((Rejection.of(RejectionCode.CLAIM_IN_USE, claim=claim_name, pods=tuple(users)),))
             if out := driven_out(snapshot, given):
                 return Waiting((out.with_detail(claim=claim_name),))
+            if prepared := _prepared_under_another_name(given, index):
+                return Waiting((prepared.with_detail(claim=claim_name),))  # its start would fail, again and again
             continue
         wanted.append(claim)
     if fixed is not None and nominated(pod) in fixed:
         fixed = {nominated(pod)}  # its devices were made ready there
+    class_of = snapshot.extended_resource if index.features.extended_resources else extended_resources.nothing
     try:
         demands = [compile_claim(claim, snapshot.device_class, index.features) for claim in wanted]
-        from_devices = (
-            extended_resources.names(pod, snapshot.extended_resource) if index.features.extended_resources else frozenset()
-        )
+        from_devices = extended_resources.names(pod, class_of)
         need = PodRequirements.of(pod, from_devices)
         flavors = [flavor_claim.read(claim) for claim in wanted]
         index.check_selector_cost(demands)
     except Invalid as error:
         return Waiting((error.rejection or Rejection.of(RejectionCode.POD_INVALID, message=error.message),))
-    if not given_already and (mistakes := assigned_devices.wrong(pod, index)):
+    if not given_already and (mistakes := assigned_devices.wrong(pod, index, class_of)):
         return Waiting(tuple(mistakes))
     skipped = binding_conditions.skipped_hosts(pod, snapshot.now) if snapshot.now is not None else {}
     placer = _Placer(snapshot, pod, wanted=wanted, demands=demands, fixed=fixed, need=need, flavors=flavors,
                      avoid={**binding_conditions.skipped_host_rejections(skipped), **index.withheld_hosts, **avoid},
                      from_devices=frozenset() if given_already else from_devices,
-                     preset=None if given_already else assigned_devices.hosts(pod, index))
+                     preset=None if given_already else assigned_devices.hosts(pod, index, class_of))
     try:
         return placer.place() or placer.waiting(every_host)
     except Unsatisfiable as error:  # of a class that gives an extended resource
@@ -208,6 +209,15 @@ def driven_out(snapshot: SchedulingSnapshot, given: Mapping[str, Any]) -> Reject
         if (taint := untolerated_taint(taints, result.get("tolerations") or (), snapshot.now)) is not None:
             return Rejection(RejectionCode.CLAIM_DEVICE_TAINTED, device, detail=taints_filter.detail([taint]))
     return None
+
+
+def _prepared_under_another_name(given: Mapping[str, Any], index: DeviceIndex) -> Rejection | None:
+    """A device of an allocation whose hardware another claim has in use; None: there is none, or no one host to look at."""
+    host = allocation.named_host(given)
+    if host not in index.hosts:
+        return None
+    return next((why for device, result in results(given) if not result.get("adminAccess")
+                 and (why := index.prepared_under_another_name(device, host)) is not None), None)
 
 
 def _reached(given: Mapping[str, Any], index: DeviceIndex) -> set[str]:
@@ -358,9 +368,10 @@ class _Placer:
         could = set(self.index.candidates(self.demands)) if every_host else set()
         refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if every_host else named)}
         unlike = len(names) - len(matching) if len(names) > NAMED_HOSTS and self.demands else 0
-        chosen = list(assigned_devices.rejections(self.pod, self.index)) if self.preset is not None else []
+        class_of = self.snapshot.extended_resource
+        chosen = list(assigned_devices.rejections(self.pod, self.index, class_of)) if self.preset is not None else []
         if self.preset is not None and not self.preset:  # no host has all of them
-            chosen += assigned_devices.rejections(self.pod, self.index, "-")
+            chosen += assigned_devices.rejections(self.pod, self.index, class_of, "-")
         if not names:
             chosen.append(Rejection(RejectionCode.NO_HOST))
         return Waiting(tuple(dict.fromkeys(chosen)), tuple((names[row], refusal) for row, refusal in refusals.items()),
@@ -382,9 +393,9 @@ class _Placer:
             return HostRejection((Rejection.of(RejectionCode.CLAIM_ELSEWHERE, hosts=tuple(sorted(self.fixed))),), (4,))
         if self.preset is not None:
             if host not in self.preset:
-                lacking = tuple(assigned_devices.rejections(self.pod, self.index, host))
+                lacking = tuple(assigned_devices.rejections(self.pod, self.index, self.snapshot.extended_resource, host))
                 return HostRejection(lacking or (Rejection(RejectionCode.ASSIGNED_DEVICE_ELSEWHERE),), (4,))
-            if own := sorted({name for name, _ in extended_resources.presets(self.pod)
+            if own := sorted({name for name, _ in extended_resources.presets(self.pod, self.snapshot.extended_resource)
                               if self.rooms.at(self.index.node(host)).amounts.get(name)}):
                 return HostRejection((Rejection.of(RejectionCode.ASSIGNED_RESOURCE_OFFERED, resources=tuple(own)),), (4,))
         unfit = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)

@@ -43,7 +43,8 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replace an object, or one subresource of it. A resourceVersion in it must be the current one."""
+    """Replace an object, or one subresource of it. A resourceVersion in it must be the current one; the second write of an
+    object in one commit has none."""
 
     kind: Kind
     object: Object

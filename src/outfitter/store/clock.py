@@ -7,8 +7,11 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -67,6 +70,20 @@ class ManualClock:
                 waiter.set_result(None)
 
 
+async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
+    """The result of some work. TimeoutError: it took longer on this clock, and is cancelled."""
+    task = asyncio.ensure_future(work)
+    limit = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({task, limit}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        limit.cancel()
+
+
 def rfc3339(moment: datetime) -> str:
     """As Kubernetes writes times: whole seconds, "2026-01-01T00:00:00Z"."""
     in_utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
@@ -75,4 +92,4 @@ def rfc3339(moment: datetime) -> str:
 
 def rfc3339_micro(moment: datetime) -> str:
     """As Kubernetes writes MicroTime (leases)."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"

@@ -25,6 +25,10 @@ class Durations:
         self._counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
     def up_to(self) -> Iterator[tuple[float, int]]:
         """Cumulative counts: for each bound, and then for infinity, how many durations were not longer."""
         cumulative = 0

@@ -138,7 +138,8 @@ class Transaction:
         meta = obj.get("metadata") or {}
         if not meta.get("name"):
             raise BadRequest("metadata.name: the object to replace has no name")
-        if not meta.get("resourceVersion") and not kind.builtin:
+        written = (kind, meta.get("namespace", ""), meta["name"]) in self._overlay  # before in this commit, at its revision
+        if not meta.get("resourceVersion") and not kind.builtin and not written:
             message = "Invalid value: 0: must be specified for an update"
             raise Invalid(f'{kind.resource} "{meta["name"]}" is invalid: metadata.resourceVersion: {message}',
                           [Cause("metadata.resourceVersion", message)])
@@ -268,7 +269,8 @@ class Transaction:
     def _remove(self, kind: Kind, obj: Object, previous: Record) -> Record:
         record = self._record(kind, obj, previous)
         self._overlay[(kind, *record.key)] = None
-        self.changes.append(ObjectChange(previous, record, gone=True))
+        if (before := self._before(previous)) is not None:  # else it was created by this commit
+            self.changes.append(ObjectChange(before, record, gone=True))
         return record
 
     def _record(self, kind: Kind, obj: Object, previous: Record | None) -> Record:

@@ -23,6 +23,7 @@ from tests.launcher.hypervisor_hosts import needs_libvirt
 from tests.launcher.pod.launcher_process import PATIENCE, UID, LauncherProcess, PodFolder, vmi
 
 pytestmark = [pytest.mark.libvirt, needs_libvirt]
+MIB = 1 << 20
 JOB = "5e0c0f7e-7c1d-4a8b-9d7f-0b8c3c2f8a10"
 
 
@@ -48,11 +49,11 @@ def container(pod: PodFolder, name: str) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def nodes() -> AsyncIterator[tuple[Node, Node, Object]]:
-    """The VM runs on the first one."""
+async def nodes(*, busy: bool = False) -> AsyncIterator[tuple[Node, Node, Object]]:
+    """The VM runs on the first one; the copy of a busy one does not end at a bandwidth of some MiB/s."""
     with tempfile.TemporaryDirectory(prefix="of-") as folder:
         obj = vmi(devices={"disks": [{"name": "boot", "disk": {"bus": "virtio"}}]})
-        disk = guest.image(Path(folder))
+        disk = guest.image(Path(folder), busy=busy)
         obj["spec"]["volumes"] = [{"name": "boot", "hostDisk": {"path": str(disk), "type": "Disk", "shared": True}}]
         found = []
         try:
@@ -67,6 +68,8 @@ async def nodes() -> AsyncIterator[tuple[Node, Node, Object]]:
             for node in found:
                 await asyncio.to_thread(node.process.listens)
             assert await found[0].agent.start_vmi(StartVmi(obj)) is not None
+            if busy:
+                await until(lambda: asyncio.to_thread(guest.is_busy, disk))
             yield found[0], found[1], obj
         except BaseException:
             print(*(node.pod.log.read_text() for node in found), sep="\n")
@@ -103,7 +106,7 @@ async def test_a_vm_migrates_from_pod_to_pod() -> None:
 
         await until(arrived)
         await until(lambda: _gone(source))
-        assert await source.agent.end_source(source.pod.uid, UID) is None
+        await until(lambda: _source_ended(source))
         assert await asyncio.to_thread(source.process.ended) == (0, "Migrated: the VM runs in another pod")
         assert await target.agent.stop(UID, 120.0) is not None
         assert await asyncio.to_thread(target.process.ended) == (0, "Stopped: the guest was shut down on request")
@@ -129,9 +132,40 @@ async def test_a_target_that_dies_leaves_the_vm_in_its_pod() -> None:
         assert sorted(path.name for path in source.pod.sockets.iterdir()) == [launcher_paths.SOCKET]
 
 
+async def test_a_migration_that_is_cancelled_leaves_the_vm_in_its_pod() -> None:
+    async with nodes(busy=True) as (source, target, obj):
+        await source.agent.migrate(UID, await ready(source, target, obj), MigrationLimits(bandwidth=MIB))
+
+        async def copies() -> bool:
+            job = await source.agent.migration(UID)
+            assert job is not None
+            assert not job.failed
+            return job.processed > 0
+
+        await until(copies)
+        await source.agent.abort_migration(UID)
+
+        async def aborted() -> bool:
+            job = await source.agent.migration(UID)
+            return job is None or bool(job.failed)
+
+        await until(aborted)
+        await source.agent.abort_migration(UID)  # the failure is read
+        assert await source.agent.migration(UID) is None
+        await until(lambda: _runs(source))
+        await until(lambda: _gone(target))
+        assert (source.process.poll(), target.process.poll()) == (None, None)
+        await source.agent.pause(UID)
+        await source.agent.unpause(UID)
+
+
 async def _runs(node: Node) -> bool:
     domain = (await node.agent.domains()).get(UID)
     return domain is not None and not domain.migrating and domain.paused is None
+
+
+async def _source_ended(node: Node) -> bool:
+    return await node.agent.end_source(node.pod.uid, UID) is None
 
 
 async def _gone(node: Node) -> bool:

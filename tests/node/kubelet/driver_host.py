@@ -22,6 +22,9 @@ from outfitter.ledger import book
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.device_plugin.plugin_resources import DeviceSelector
+from outfitter.node.device_plugin.plugin_sockets import DevicePluginSockets, kubelet_pods
+from outfitter.node.device_plugin.pod_allocations import PodAllocations
 from outfitter.node.devices import vfio
 from outfitter.node.host_audit import HostAudit
 from outfitter.node.kubelet.claim_driver import ClaimDriver
@@ -44,7 +47,12 @@ hosts:
   - {{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, numa: 0,
      vfs: {{count: 2, product: 1889, driver: iavf}}}}
 """
+GPU, GPU_ID, GPU_ADDRESS = "example.com/gpu", "10de:20b5", "0000:65:00.0"
+WITH_GPU = HOSTS + f"""
+  - {{address: {GPU_ADDRESS}, vendor: 10de, product: 20b5, class: 030200, driver: nvidia, numa: 0}}
+"""
 SPEC = "device_spec: [{vendor_id: '8086', product_id: '1889'}]"
+SPEC_WITH_GPU = SPEC.replace("]", ", {vendor_id: '10de', product_id: '20b5'}]")
 VF0, VF1 = "pci-0000-3b-00-0-vf0", "pci-0000-3b-00-0-vf1"
 
 
@@ -56,8 +64,12 @@ def short_folder() -> Iterator[Path]:
 
 
 class DriverHost:
-    def __init__(self, folder: Path, client: KubeletClient, *, mirror: bool = True, store: Store | None = None) -> None:
-        self.folder, self.client, self._mirror = folder, client, mirror
+    def __init__(
+        self, folder: Path, client: KubeletClient, *, mirror: bool = True, store: Store | None = None, hosts: str = HOSTS,
+        spec: str = SPEC, plugin_folder: Path | None = None,
+    ) -> None:
+        """`plugin_folder`: where the kubelet serves device plugins; our plugin offers its GPUs there."""
+        self.folder, self.client, self._mirror, self._plugin_folder = folder, client, mirror, plugin_folder
         self.manual = ManualClock()
         self.clock: Clock = SystemClock() if store is not None else self.manual
         self.runs = False
@@ -66,8 +78,9 @@ class DriverHost:
         self.registry = self.kubelet_folder / "plugins_registry"
         self.socket = self.registry / f"{DRIVER}-reg.sock"
         self.endpoint = self.kubelet_folder / "plugins" / DRIVER / "dra.sock"
-        [self._hardware] = app.simulated_hosts(hosts_file.parse(HOSTS, "").hosts, folder / "data",
-                                                config.parse(SPEC))
+        [self._hardware] = app.simulated_hosts(hosts_file.parse(hosts, "").hosts, folder / "data",
+                                                config.parse(spec))
+        self.device_plugin: DevicePluginSockets | None = None
 
     async def start(self) -> None:
         """A process. What an earlier one had in memory is gone."""
@@ -82,15 +95,34 @@ class DriverHost:
                                   events=self.context.events)
         controllers: list[Controller] = [audit, *([LedgerMirror(self.context)] if self._mirror else [])]
         self.runner = ControllerManager(self.context, controllers)
+        if self._plugin_folder is not None:
+            self.device_plugin = self._device_plugin(self._plugin_folder, audit)
+            await self.device_plugin.select()
         await self.preparation.start()
         await audit.start()
         await self.runner.start()
-        self.plugin = KubeletPlugin(self.driver, self.kubelet_folder, clock=self.clock)
+        self.plugin = KubeletPlugin(self.driver, self.kubelet_folder, clock=self.clock, page=lambda: pages.get(HOST))
         await self.plugin.start()
+        if self.device_plugin is not None:
+            await self.device_plugin.start()
         self.runs = True
+
+    def _device_plugin(self, folder: Path, audit: HostAudit) -> DevicePluginSockets:
+        pages, pods = self.context.informer(kinds.LEDGER_PAGE), self.context.informer(kinds.POD)
+        allocations = PodAllocations(
+            self.store, self.host, self.preparation, clock=self.clock, page=lambda: pages.get(HOST),
+            pod=lambda namespace, name: pods.get(f"{namespace}/{name}"), listed=lambda: kubelet_pods(self.kubelet_folder))
+
+        async def selectors() -> tuple[DeviceSelector, ...]:
+            return (DeviceSelector(GPU, pci_id=GPU_ID),)
+
+        return DevicePluginSockets(allocations, folder, clock=self.clock, selectors=selectors,
+                                   changed=lambda: audit.queue.add(HOST))
 
     async def stop(self) -> None:
         self.runs = False
+        if self.device_plugin is not None:
+            await self.device_plugin.stop()
         await self.plugin.stop()
         await self.runner.stop()
 

@@ -56,6 +56,13 @@ class FakeRuntime:
         return {each["config"].metadata.name: [device.name for device in each["config"].CDI_devices]
                 for each in self.containers.values()}
 
+    def given(self, name: str) -> tuple[dict[str, str], list[str], list[str]]:
+        """Of a container: its environment, device nodes of the host, and CDI devices."""
+        [config] = [each["config"] for each in self.containers.values() if each["config"].metadata.name == name]
+        texts = {env.key: env.value.decode() if isinstance(env.value, bytes) else env.value for env in config.envs}
+        return (texts, [device.host_path for device in config.devices],
+                [device.name for device in config.CDI_devices])
+
     def _handler(self, method: Any) -> Any:
         answer = message_factory.GetMessageClass(method.output_type)
         work: Callable[[Any], dict[str, Any]] = getattr(self, f"_{method.name}", lambda request: {})

@@ -3,8 +3,9 @@ of its own. The published definitions of k8s.io/kubelet where they are found (`s
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,24 @@ import grpc
 import grpc.aio
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from outfitter.node.kubelet.proto import dra_v1_pb2, dra_v1beta1_pb2, plugin_registration_v1_pb2
+from outfitter.node.kubelet.proto import (
+    device_plugin_v1beta1_pb2,
+    dra_health_v1_pb2,
+    dra_health_v1alpha1_pb2,
+    dra_v1_pb2,
+    dra_v1beta1_pb2,
+    plugin_registration_v1_pb2,
+    pod_resources_v1_pb2,
+    pods_v1alpha1_pb2,
+)
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "kubelet-protos"
 REGISTRATION = "pluginregistration.Registration"
-OURS = {"pluginregistration-v1": plugin_registration_v1_pb2, "dra-v1": dra_v1_pb2, "dra-v1beta1": dra_v1beta1_pb2}
+OURS = {"pluginregistration-v1": plugin_registration_v1_pb2, "dra-v1": dra_v1_pb2, "dra-v1beta1": dra_v1beta1_pb2,
+        "dra-health-v1": dra_health_v1_pb2, "dra-health-v1alpha1": dra_health_v1alpha1_pb2,
+        "deviceplugin-v1beta1": device_plugin_v1beta1_pb2, "podresources-v1": pod_resources_v1_pb2,
+        "pods-v1alpha1": pods_v1alpha1_pb2}
+HEALTH = ["v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
 TIMEOUT = 45.0  # seconds, as the kubelet's
 
 
@@ -51,6 +65,20 @@ class KubeletClient:
             call: Any = channel.unary_unary(f"/{service}/{method}", request_serializer=lambda it: it.SerializeToString(),
                                             response_deserializer=answer.FromString)
             return await call(request, timeout=timeout)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: Path | str, service: str, method: str) -> AsyncIterator[AsyncIterator[Any]]:
+        """The messages of a stream."""
+        described = self._pool.FindServiceByName(service).FindMethodByName(method)
+        request, answer = (message_factory.GetMessageClass(each) for each in (described.input_type, described.output_type))
+        async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.enable_retries", 0)]) as channel:
+            call: Any = channel.unary_stream(f"/{service}/{method}", request_serializer=lambda it: it.SerializeToString(),
+                                             response_deserializer=answer.FromString)
+            stream = call(request())
+            try:
+                yield aiter(stream)
+            finally:
+                stream.cancel()
 
     async def register(self, socket: Path) -> Any:
         """As the kubelet's plugin watcher: ask who it is, then report that it is registered. The plugin's info."""

@@ -63,6 +63,12 @@ class Kubelet:
         }
         (folder.parent / "kubelet.json").write_text(json.dumps(config))
 
+    @property
+    def plugin_folder(self) -> Path:
+        """Where it really is that the kubelet takes for /var/lib/kubelet: device plugins are served there, not below its root
+        folder."""
+        return self.folder.parent / "insulated" / "lib" / "kubelet"
+
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

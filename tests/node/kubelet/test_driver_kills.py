@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outfitter.node.atomic_files import FolderFiles
-from outfitter.node.kubelet.claim_driver import ClaimReference
+from outfitter.node.kubelet.claim_reference import ClaimReference
 from outfitter.node.simulation.root import SimulatedRoot
 from outfitter.store.memory import Memory
 from tests.node.kubelet import driver_host, kubelet_client

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,19 +24,17 @@ from tests import kubernetes
 from tests.cluster_roles import ClusterRoles
 from tests.controllers.scenario import connections_closed
 from tests.e2e.process import ROOT, outfit
-from tests.node.kubelet import driver_host, fake_runtime, real_kubelet
+from tests.node.kubelet import driver_host, example_driver, fake_runtime, real_kubelet
+from tests.node.kubelet.example_driver import DRIVER, ExampleDriver
 from tests.node.kubelet.process_runtime import ProcessRuntime
 from tests.node.kubelet.real_kubelet import Kubelet
 
 pytestmark = pytest.mark.judges
-DRIVER, NODE = "gpu.example.com", "node-a"
+NODE = "node-a"
 ADDRESS = "resource.kubernetes.io/pciBusID"
 PATIENCE = 300.0
 PAGE = (ROOT / "docs" / "drivers.md").read_text()
 WITHOUT_ADDRESS = "has neither a PCI address nor a mediated device's UUID"
-def program() -> Path | None:
-    found = subprocess.run([ROOT / "scripts" / "dra-example-driver", "--path"], capture_output=True, text=True, check=False)
-    return None if found.returncode else Path(found.stdout.strip()) / "dra-example-kubeletplugin"
 
 
 @pytest.fixture(scope="module")
@@ -50,28 +45,6 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernet
         yield running
 
 
-class ExampleDriver:
-    """Its kubelet plugin, on a node with two GPUs."""
-
-    def __init__(self, program: Path, cluster: kubernetes.Cluster, kubelet: Path, cdi: Path, log: Path) -> None:
-        self.log = log
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", program, f"--kubeconfig={cluster.kubeconfig}", f"--node-name={NODE}",
-                 f"--cdi-root={cdi}", f"--kubelet-registrar-directory-path={kubelet / 'plugins_registry'}",
-                 f"--kubelet-plugins-directory-path={kubelet / 'plugins'}", "--num-devices=2", "--v=4"],
-                env={"PATH": os.environ.get("PATH", ""), "NODE_NAME": NODE}, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                start_new_session=True)
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(60)
-
-    def check(self) -> None:
-        if self._process.poll() is not None:
-            raise AssertionError(f"the example driver ended with {self._process.returncode}:\n{self.log.read_text()[-4000:]}")
-
-
 @dataclass
 class Judged:
     roles: ClusterRoles
@@ -79,7 +52,6 @@ class Judged:
     kubelet: Kubelet
     runtime: ProcessRuntime
     driver: ExampleDriver
-    cdi: Path
 
     async def until(self, what: str, look: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -138,7 +110,7 @@ class Judged:
 
     def prepared(self, claim: Object) -> list[str]:
         """The CDI files that the driver wrote for a claim."""
-        return [path.name for path in self.cdi.iterdir() if claim["metadata"]["uid"] in path.name]
+        return [path.name for path in self.driver.prepared(claim["metadata"]["uid"])]
 
     def apply(self, manifests: str) -> None:
         done = self.roles.cluster.kubectl("apply", "-f", "-", stdin=manifests)
@@ -179,7 +151,7 @@ def device_of(claim: Object) -> str:
 
 @pytest.fixture
 async def judged(control_plane: kubernetes.Cluster) -> AsyncIterator[Judged]:
-    definitions, found = fake_runtime.published_cri(), program()
+    definitions, found = fake_runtime.published_cri(), example_driver.program()
     if definitions is None or found is None:
         pytest.skip("needs scripts/kubelet-protos and scripts/dra-example-driver, which fetch and build")
     store = Kube(control_plane.access(), clock=SystemClock())
@@ -193,8 +165,9 @@ async def judged(control_plane: kubernetes.Cluster) -> AsyncIterator[Judged]:
         kubelet = Kubelet(control_plane, NODE, kubelet_folder, runtime.socket)
         await runtime.start()
         kubelet.start()
-        driver = ExampleDriver(found, control_plane, kubelet_folder, cdi, folder / "driver.log")
-        judged = Judged(roles, store, kubelet, runtime, driver, cdi)
+        driver = ExampleDriver(found, control_plane.kubeconfig, NODE, kubelet_folder, cdi)
+        driver.start()
+        judged = Judged(roles, store, kubelet, runtime, driver)
         try:
             await judged.until("a Node", lambda: _ready(store))
             access = await asyncio.to_thread(roles.agent_kubeconfig, NODE)

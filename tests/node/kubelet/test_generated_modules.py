@@ -50,8 +50,9 @@ def test_our_proto_files_describe_what_the_kubelet_sends() -> None:
         read = descriptor_pb2.FileDescriptorProto.FromString(file)
         fields = {message.name: sorted((field.name, field.number, field.type, field.label, field.type_name,
                                         field.proto3_optional) for field in message.field) for message in read.message_type}
-        methods = [(service.name, method.name, method.input_type, method.output_type)
+        values = [(enum.name, value.name, value.number) for enum in read.enum_type for value in enum.value]
+        methods = [(service.name, method.name, method.input_type, method.output_type, method.server_streaming)
                    for service in read.service for method in service.method]
-        return read.package, fields, sorted(methods)
+        return read.package, fields, sorted(methods), sorted(values)
 
     assert sorted(map(wire, kubelet_client.our_definitions()), key=str) == sorted(map(wire, published), key=str)

@@ -18,7 +18,7 @@ from tests import audit_log, control_planes
 from tests.cluster_roles import ClusterRoles, RoleRun
 from tests.node.kubelet import driver_host, kubelet_client
 from tests.node.kubelet.driver_host import DRIVER
-from tests.node.kubelet.kubelet_client import KubeletClient
+from tests.node.kubelet.kubelet_client import HEALTH, KubeletClient
 
 pytestmark = pytest.mark.cluster
 NODE = "this-host"
@@ -68,7 +68,7 @@ async def test_the_driver_of_a_node_agent_that_is_killed_and_stopped(roles: Clus
         node = start()
         for _ in range(2):
             info = await client.register(socket)
-            assert (info.name, list(info.supported_versions)) == (DRIVER, ["v1.DRAPlugin", "v1beta1.DRAPlugin"])
+            assert (info.name, list(info.supported_versions)) == (DRIVER, ["v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH])
             answer = (await client.prepare(info, claim))[claim["uid"]]
             assert answer.error.startswith("DeviceMissing: pci-none is not known on this-host")
             assert states(roles) == ["prepared"]  # before the device was looked for

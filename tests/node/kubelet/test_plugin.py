@@ -11,7 +11,7 @@ import pytest
 from outfitter.api import kinds
 from tests.node.kubelet import driver_host, kubelet_client
 from tests.node.kubelet.driver_host import DRIVER, HOST, VF0, VF1, DriverHost
-from tests.node.kubelet.kubelet_client import KubeletClient
+from tests.node.kubelet.kubelet_client import HEALTH, KubeletClient
 
 
 @pytest.fixture(params=["ours", pytest.param("published", marks=pytest.mark.parts)])
@@ -26,7 +26,7 @@ async def node(request: pytest.FixtureRequest) -> AsyncIterator[DriverHost]:
 async def test_registers(node: DriverHost) -> None:
     info = await node.registered()
     assert (info.type, info.name) == ("DRAPlugin", DRIVER)
-    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH]
     assert info.endpoint == str(node.kubelet_folder / "plugins" / DRIVER / "dra.sock")
     assert node.plugin.registration.registered
 

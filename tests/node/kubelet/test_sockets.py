@@ -79,7 +79,7 @@ async def test_what_is_removed_is_created_again(node: DriverHost, what: str) -> 
 
 
 async def test_a_socket_that_a_newer_process_put_there_stays(node: DriverHost) -> None:
-    newer = KubeletPlugin(node.driver, node.kubelet_folder, clock=node.clock)
+    newer = KubeletPlugin(node.driver, node.kubelet_folder, clock=node.clock, page=lambda: None)
     await newer.start()
     await node.plugin.stop()
     assert sockets(node) == BOTH
@@ -116,9 +116,9 @@ async def test_a_folder_that_cannot_be_used_refuses_the_start(node: DriverHost) 
     long = node.folder / ("long" * 25)
     (long / "plugins_registry").mkdir(parents=True)
     with pytest.raises(StartupRefused, match="is too long for a unix socket"):
-        await KubeletPlugin(node.driver, long, clock=node.clock).start()
+        await KubeletPlugin(node.driver, long, clock=node.clock, page=lambda: None).start()
     (node.folder / "file").mkdir()
     (node.folder / "file" / "plugins_registry").mkdir()
     (node.folder / "file" / "plugins").write_text("")
     with pytest.raises(StartupRefused, match=r"dra\.sock cannot be created"):
-        await KubeletPlugin(node.driver, node.folder / "file", clock=node.clock).start()
+        await KubeletPlugin(node.driver, node.folder / "file", clock=node.clock, page=lambda: None).start()

@@ -40,13 +40,17 @@ class Lab:
         self.received: list[bytes] = []
         self._servers: list[asyncio.Server] = []
         self._writers: list[asyncio.StreamWriter] = []
+        self._answers: list[asyncio.Future[None]] = []
 
     async def listen(self, channel: str) -> None:
         """What launcher or QEMU do on the target."""
         path = self.folders[TARGET_POD] / launcher_paths.CHANNELS[channel]
         self._servers.append(await asyncio.start_unix_server(self._answer, str(path)))
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._answers.append(asyncio.ensure_future(self._in_capitals(reader, writer)))
+
+    async def _in_capitals(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while content := await reader.read(1 << 16):
                 self.received.append(content)
@@ -76,6 +80,7 @@ class Lab:
                 await writer.wait_closed()
         for server in self._servers:
             server.close()
+        await asyncio.gather(*self._answers)
 
 
 @pytest.fixture

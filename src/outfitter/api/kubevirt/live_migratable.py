@@ -14,7 +14,6 @@ from outfitter.api.kubevirt import device_refs, network_info, vm
 
 TYPE = "LiveMigratable"
 HOST_DEVICES = "HostDeviceNotLiveMigratable"  # reason
-LAUNCHER = "LauncherNotLiveMigratable"  # reason that the agent of a host with a kubelet sets
 BRIDGE_MAY_MOVE = "kubevirt.io/allow-pod-bridge-network-live-migration"  # annotation of a VMI
 
 

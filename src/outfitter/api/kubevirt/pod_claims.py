@@ -28,6 +28,12 @@ def claim_keys(pod: Mapping[str, Any]) -> list[str]:
     return [f"{pod['metadata']['namespace']}/{name}" for _, name in claim_names(pod) if name]
 
 
+def entries_by_request(pod: Mapping[str, Any]) -> set[str]:
+    """Entries of `resourceClaims` of which a container asks for single requests: of devices that a VM was started with."""
+    return {entry["name"] for container in (pod.get("spec") or {}).get("containers") or ()
+            for entry in (container.get("resources") or {}).get("claims") or () if entry.get("request")}
+
+
 def claimed(ref: DeviceRef, claim: Mapping[str, Any] | None) -> bool:
     """Whether a claim determines the device of a reference. The claim for extended resources may have fewer devices than the
     VMI has entries, if the user wrote the number into resources: the surplus entries never get one."""

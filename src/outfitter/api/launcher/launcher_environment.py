@@ -14,6 +14,7 @@ from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import StartFailed
 
 PCI, MDEV = "PCI_RESOURCE", "MDEV_PCI_RESOURCE"
+NETWORK = "PCIDEVICE"  # prefix of what network device plugins write
 NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # prefix of a network's variable: its resource name
 
 
@@ -22,23 +23,32 @@ def variable_suffix(*words: str) -> str:
     return "_".join(words).upper().replace("/", "_").replace(".", "_")
 
 
+def addresses(env: Mapping[str, str], prefix: str, *words: str) -> tuple[str, ...]:
+    """The addresses in a variable. Some plugins write a dash as an underscore, some keep the name unchanged."""
+    plain = variable_suffix(*words)
+    for name in dict.fromkeys((plain, plain.replace("-", "_"), "_".join(words))):
+        if (text := env.get(f"{prefix}_{name}")) is not None:
+            return tuple(address.strip() for address in text.split(",") if address.strip())
+    return ()
+
+
 def resource_variables(pod: Mapping[str, Any], claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Variables for the devices of the pod's extended resource claim that belong to the compute container, as far as slices
     publish their addresses, in the order of `device_refs.refs_in`. All functions of a device are listed."""
     known = list(slices)
-    addresses: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     for mapping in status.get("requestMappings") or ():
         if mapping["containerName"] != vm.CONTAINER:
             continue
         for driver, published in published_devices(claim, mapping.get("requestName"), known):
             if uuid := device.text_attribute(published, driver, device.MDEV_NAMES):
-                addresses.setdefault(f"{MDEV}_{variable_suffix(mapping['resourceName'])}", []).append(uuid)
+                values.setdefault(f"{MDEV}_{variable_suffix(mapping['resourceName'])}", []).append(uuid)
             else:
-                addresses.setdefault(f"{PCI}_{variable_suffix(mapping['resourceName'])}", []).extend(
+                values.setdefault(f"{PCI}_{variable_suffix(mapping['resourceName'])}", []).extend(
                     pci_addresses(published, driver)
                 )
-    return {name: ",".join(places) for name, places in addresses.items() if places}
+    return {name: ",".join(places) for name, places in values.items() if places}
 
 
 def published_devices(

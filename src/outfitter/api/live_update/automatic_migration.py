@@ -24,6 +24,11 @@ NO_OTHER_HOST, NO_CAPACITY = "NoOtherHost", "NoCapacityElsewhere"
 CLUSTER_LIMIT, BACKING_OFF, MIGRATING, CREATE_REFUSED = "ClusterLimit", "MigrationBackoff", "Migrating", "CreateRefused"
 
 
+def message(waiting: Sequence[str], why: str) -> str:
+    """Of condition MigrationRequired: what it is required for (`MigrationNeed.waiting`), and why that is not done yet."""
+    return f"{'; '.join(waiting)}: {why}"
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateView:
     """What a decision is made from."""

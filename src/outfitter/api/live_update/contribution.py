@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from outfitter.api import conditions
 from outfitter.api.kinds import Object
+from outfitter.api.rejection import Rejection
 
 Need = Literal["none", "pending", "immediate"]  # of a migration: pending waits whether the node does it in place
 NEEDS: tuple[Need, ...] = ("none", "pending", "immediate")
@@ -23,6 +24,7 @@ class RunningVm:
     pod: Mapping[str, Any] | None = None  # in which it runs
     rollout: str = LIVE_UPDATE  # vmRolloutStrategy
     started_with: frozenset[str] | None = None  # fields of the template that the VMI was created from; None: not recorded
+    in_place: bool = True  # whether its host plugs claimed devices into running VMs
 
     @property
     def live(self) -> bool:
@@ -46,7 +48,9 @@ class Contribution:
     migration: tuple[str, ...] = ()  # fields among those that take effect in place or by a migration
     restart: tuple[str, ...] = ()  # fields that wait for a restart
     claims: frozenset[str] = frozenset()  # resourceClaims that the VMI needs for what is copied
+    later: frozenset[str] = frozenset()  # and for what is copied once the VM runs, or something else is unplugged
     template: Mapping[str, Any] = field(default_factory=dict)  # field of the VM's template -> its value without what is gone
+    refused: Mapping[str, Rejection] = field(default_factory=dict)  # why fields of `restart` wait, where that is not obvious
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class _Comparison:
                 if claim := (networks[name].get("resourceClaim") or {}).get("claimName"):
                     self.claims.add(str(claim))
         return Contribution(self._live(is_cards, is_networks), tuple(self.migration), tuple(self.restart),
-                            frozenset(self.claims), self._left_out(cards, networks, own_cards, reported))
+                            frozenset(self.claims), template=self._left_out(cards, networks, own_cards, reported))
 
     def _kept(
         self, name: str, own: Mapping[str, Any], cards: Mapping[str, Mapping[str, Any]],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from outfitter.api.assignment import assigned_devices
 from outfitter.api.page import POOLS
 from outfitter.api.validate import names, node_placement, resources
-from outfitter.errors import Cause
+from outfitter.errors import Cause, Invalid
 
 POLICIES = ("Always", "OnFailure", "Never")
 
@@ -33,13 +34,6 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
         here = f"spec.initContainers[{index}]"
         yield from _amounts(container, here)
         yield from _assigned(container, here)
-        if container.get("assignedDevices") and container.get("restartPolicy") != "Always":
-            yield Cause(
-                f"{here}.assignedDevices",
-                "Forbidden: an init container that ends before the others start uses their "
-                "devices; assign them to a container that keeps running",
-                "FieldValueForbidden",
-            )
     if spec.get("restartPolicy", "Always") not in POLICIES:
         yield Cause("spec.restartPolicy", f'Unsupported value: "{spec["restartPolicy"]}": supported values: '
                                           + ", ".join(f'"{policy}"' for policy in POLICIES), "FieldValueNotSupported")
@@ -61,6 +55,7 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
                 if use.get("name") not in listed:
                     yield Cause(f"spec.{part}[{index}].resources.claims[{number}].name",
                                 f'Not found: "{use.get("name")}": it is not in spec.resourceClaims', "FieldValueNotFound")
+    yield from _assigned_by_annotation(obj, spec)
     yield from _amounts(spec, "spec")
     yield from _nonnegative(spec.get("overhead"), "spec.overhead")
     if spec.get("nodeName"):
@@ -113,11 +108,30 @@ def _assigned(container: Mapping[str, Any], path: str) -> Iterator[Cause]:
                 yield Cause(f"{here}.deviceIDs[{number}]", "Required value: host/device, or a device", "FieldValueRequired")
             elif first[device_id] != number:
                 yield Cause(f"{here}.deviceIDs[{number}]", f'Duplicate value: "{device_id}"', "FieldValueDuplicate")
+        if not any(resource in (container_resources.get(list_) or {}) for list_ in ("requests", "limits")):
+            yield Cause(f"{here}.resourceName", f'Invalid value: "{resource}": the container does not request it: add it to '
+                                                f"resources.limits, for example {resource}: {len(ids)}")
         for list_ in ("requests", "limits"):
-            number_requested = str((container_resources.get(list_) or {}).get(resource, len(ids)))
-            if number_requested != str(len(ids)):
+            requested = str((container_resources.get(list_) or {}).get(resource, len(ids)))
+            if requested.isdecimal() and int(requested) < len(ids):
                 yield Cause(f"{here}.deviceIDs", f"Invalid value: {len(ids)} devices: resources.{list_} requests "
-                                                 f"{number_requested}; write the same number, or omit it")
+                                                 f"{requested}; write at most as many, the node assigns the others")
+
+
+def _assigned_by_annotation(obj: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Cause]:
+    """The same, where it is an annotation."""
+    here = f"metadata.annotations[{assigned_devices.ANNOTATION}]"
+    try:
+        found = assigned_devices.of_annotation(obj)
+    except Invalid as error:
+        yield Cause(here, f"Invalid value: {error.message}")
+        return
+    by_name = {container.get("name"): container for part in CONTAINERS for container in spec.get(part) or ()}
+    for name, devices in found.items():
+        if name not in by_name:
+            yield Cause(here, f'Not found: "{name}": the pod has no such container', "FieldValueNotFound")
+        else:
+            yield from _assigned({**by_name[name], assigned_devices.FIELD: assigned_devices.entries(devices)}, f"{here}.{name}")
 
 
 def node(obj: Mapping[str, Any]) -> Iterator[Cause]:
@@ -167,7 +181,8 @@ UNSET: tuple[Any, ...] = (None, [], {}, "")  # mean the same
 CONTAINERS = ("containers", "initContainers")
 CHANGEABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions "
-    "to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+    "to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative),"
+    "`assignedDevices` of containers (only additions)"
 )
 
 
@@ -198,6 +213,9 @@ def changed_spec(new: Mapping[str, Any], old: Mapping[str, Any], *, binds: bool)
         may.add("nodeName")
     if (was.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
         may.add("terminationGracePeriodSeconds")
+    for part in CONTAINERS:
+        for index, (container, before) in enumerate(zip(spec.get(part, ()), was.get(part, ()), strict=True)):
+            yield from _assigned_kept(container, before, f"spec.{part}[{index}].{assigned_devices.FIELD}")
     changed = [name for name in sorted(differs - may) if _imageless(name, spec) != _imageless(name, was)]
     if changed:
         yield _forbidden(", ".join(changed))
@@ -217,8 +235,24 @@ def _set(value: Any) -> Any:
 
 def _imageless(name: str, spec: Mapping[str, Any]) -> Any:
     if name in CONTAINERS:
-        return [{**container, "image": ""} for container in spec.get(name, ())]
+        return [{key: value for key, value in {**container, "image": ""}.items() if key != assigned_devices.FIELD}
+                for container in spec.get(name, ())]
     return spec.get(name)
+
+
+def _assigned_kept(container: Mapping[str, Any], before: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    """Devices may be added to those that a container has; none is taken from it."""
+    if container.get(assigned_devices.FIELD) == before.get(assigned_devices.FIELD):
+        return
+    had = assigned_devices.of_container(before)
+    try:
+        has = assigned_devices.of_container(container)
+    except KeyError:
+        return  # reported as a field that is missing
+    for resource, ids in had.items():
+        if gone := [each for each in ids if each not in has.get(resource, ())]:
+            yield Cause(path, f"Forbidden: {', '.join(gone)} of {resource} is assigned, and stays with the pod",
+                        "FieldValueForbidden")
 
 
 def _deadline(seconds: int | None, before: int | None) -> Iterator[Cause]:

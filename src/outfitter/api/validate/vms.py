@@ -147,7 +147,7 @@ def changed_vmi(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> I
 
 
 def _added(was: Any, is_: Any, ours: bool, vm_owner: Mapping[str, Any] | None) -> bool:
-    """Claims that stay as they are, with others behind them that a component of the system adds for plugged NICs. Where a VM
+    """Claims that stay as they are, with others behind them that a component of the system adds for what is plugged. Where a VM
     owns the VMI it may also replace a claim by name: a migration gave the VM a second claim in its place."""
     if is_ == was or not ours or not isinstance(is_, list) or not isinstance(was, list):
         return bool(is_ == was)

@@ -58,6 +58,8 @@ def holder_text(booking: Booking, now: datetime) -> str:
 
 def _record_text(device: ListedDevice, record_type: str, record: OutOfServiceRecord, now: datetime) -> str:
     by, why = f" by {record.by}" if record.by else "", f": {record.reason}" if record.reason else ""
+    if record_type == "unhealthy":
+        return f"unhealthy since {time_format.local_time(record.since, now)}{why}"
     if record_type != "unclean":
         return f"{record_type}{by} since {time_format.local_time(record.since, now)}{why}"
     if device.bookings:

@@ -9,17 +9,20 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.cli.client import Client
 from outfitter.cli.device.page_warnings import warn_malformed
-from outfitter.errors import NotFound
+from outfitter.errors import Forbidden, NotFound
 from outfitter.ledger.device_list import DeviceList, ListedDevice, device_list
+from outfitter.scheduling.filter import taints
 
 
 async def read(client: Client, node: str = "") -> DeviceList:
     """Ask for all devices, or for those of one node. NotFound names the nodes that there are."""
     name = f"metadata.name={node}" if node else ""
-    slices, pages, inventories = await asyncio.gather(
+    slices, pages, inventories, rules = await asyncio.gather(
         listed(client, kinds.RESOURCE_SLICE, f"spec.nodeName={node}" if node else ""),
-        listed(client, kinds.LEDGER_PAGE, name), listed(client, kinds.HOST_INVENTORY, name))
+        listed(client, kinds.LEDGER_PAGE, name), listed(client, kinds.HOST_INVENTORY, name), _rules(client))
     found = device_list(slices, pages, inventories)
+    for device in found.devices if rules else ():
+        device.taints += tuple(taints.ruled_device(rules, device.id))
     warn_malformed(found.malformed)
     if node and not found.nodes:
         try:
@@ -27,6 +30,14 @@ async def read(client: Client, node: str = "") -> DeviceList:
         except NotFound:
             raise NotFound((await read(client)).no_node(node)) from None
     return found
+
+
+async def _rules(client: Client) -> list[Object]:
+    """All DeviceTaintRules; none where the user may not read them."""
+    try:
+        return await listed(client, kinds.DEVICE_TAINT_RULE)
+    except Forbidden:
+        return []
 
 
 async def find_devices(client: Client, words: Sequence[str]) -> list[ListedDevice]:

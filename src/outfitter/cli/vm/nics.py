@@ -7,17 +7,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import conditions, kinds
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import network_info, vm_actions
-from outfitter.api.kubevirt.action_patches import Read
-from outfitter.api.kubevirt.vm_actions import ObjectPatch
+from outfitter.api.kubevirt import network_info
 from outfitter.cli import printers
 from outfitter.cli.client import Client
-from outfitter.cli.vm import view, wait
-from outfitter.errors import CommandFailed, Forbidden, NotFound, TimedOut
-from outfitter.store.readable_store import ReadableStore
-from outfitter.store.revision_patch import patch_decided
+from outfitter.cli.vm import template_change, view, wait
+from outfitter.errors import CommandFailed, Forbidden, NotFound
 
 INTERFACES, NETWORKS = "spec.template.spec.domain.devices.interfaces", "spec.template.spec.networks"
 REASONS = ("InterfacesReady", "MigrationRequired", "RestartRequired")  # conditions that say why a NIC is not there yet
@@ -47,11 +43,7 @@ async def list_(client: Client, name: str) -> None:
         printers.print_lines([f"{name} has no NICs"])
         return
     printers.print_lines(printers.columns([["NAME", "NETWORK", "BINDING", "STATE", "LINK", "MAC", "ATTACHED TO"], *rows]))
-    for type_ in REASONS:
-        for obj in (vmi, vm):
-            found = conditions.find(obj, type_) if obj is not None else None
-            if found is not None and found.get("message"):
-                printers.print_lines([f"{type_} is {found['status']} ({found.get('reason')}): {found['message']}"])
+    template_change.print_reasons(vm, vmi, REASONS)
 
 
 async def _pod(client: Client, vmi: Object) -> Object | None:
@@ -98,7 +90,8 @@ async def add(
         return [*interfaces, card], [*networks, {"name": nic, **source}]
 
     running = await _patch(client, name, lambda interfaces, networks, running: change(interfaces, networks), dry_run=dry_run)
-    _print(f"{nic} is added to {name}{'' if running else ', which does not run: it has it at the next start'}", dry_run=dry_run)
+    late = "" if running else ", which does not run: it has it at the next start"
+    template_change.print_done(f"{nic} is added to {name}{late}", dry_run=dry_run)
     if wait_ and running:
         await _until(client, name, f"given {nic}", lambda names: nic in names, timeout)
 
@@ -150,7 +143,7 @@ async def remove(
         return [{**entry, "state": "absent"} if entry["name"] in nics else entry for entry in interfaces], networks
 
     running = await _patch(client, name, change, dry_run=dry_run)
-    _print(f"{', '.join(nics)} {'is' if len(nics) == 1 else 'are'} removed from {name}", dry_run=dry_run)
+    template_change.print_done(f"{', '.join(nics)} {'is' if len(nics) == 1 else 'are'} removed from {name}", dry_run=dry_run)
     if wait_ and running:
         await _until(client, name, f"rid of {', '.join(nics)}", lambda names: not names & set(nics), timeout)
 
@@ -166,7 +159,7 @@ async def link(
         return [{**entry, "state": state} if entry["name"] == nic else entry for entry in interfaces], networks
 
     running = await _patch(client, name, change, dry_run=dry_run)
-    _print(f"the link of {nic} of {name} is {state}", dry_run=dry_run)
+    template_change.print_done(f"the link of {nic} of {name} is {state}", dry_run=dry_run)
     if wait_ and running:
         await wait.until(client, f"given link state {state} of {nic}", {name: lambda vmi: any(
             entry.get("name") == nic and entry.get("linkState") == state
@@ -184,23 +177,14 @@ async def _patch(
     client: Client, name: str, change: Callable[[list[Object], list[Object], bool], Nics], *, dry_run: bool
 ) -> bool:
     """Change the lists of a VM's template, or nothing. Whether it runs."""
-    running = False
 
-    def decide(read: Read) -> list[ObjectPatch]:
-        nonlocal running
-        vm, vmi = read(kinds.VM), read(kinds.VMI)
-        if vm is None:
-            raise NotFound(f"there is no VM {name} in namespace {client.namespace}" + (
-                ": it is a VMI without a VM, whose NICs do not change" if vmi is not None else ""))
-        running = vm_actions.is_alive(vmi)
-        spec = vm["spec"]["template"]["spec"]
+    def changed(spec: Object, vmi: Object | None) -> Object:
         devices = (spec.get("domain") or {}).get("devices") or {}
-        interfaces, networks = change(list(devices.get("interfaces") or ()), list(spec.get("networks") or ()), running)
-        return [ObjectPatch(kinds.VM, {"spec": {"template": {"spec": {
-            "domain": {"devices": {"interfaces": interfaces}}, "networks": networks}}}})]
+        interfaces, networks = change(
+            list(devices.get("interfaces") or ()), list(spec.get("networks") or ()), vmi is not None)
+        return {"domain": {"devices": {"interfaces": interfaces}}, "networks": networks}
 
-    await patch_decided(ReadableStore(client.store), name, client.namespace, (kinds.VM, kinds.VMI), decide, dry_run=dry_run)
-    return running
+    return await template_change.patch(client, name, "NICs", changed, dry_run=dry_run)
 
 
 async def _until(
@@ -210,14 +194,4 @@ async def _until(
         entries = ((vmi or {}).get("status") or {}).get("interfaces") or ()
         return done({str(entry.get("name")) for entry in entries if "domain" in str(entry.get("infoSource") or "")})
 
-    try:
-        await wait.until(client, what, {name: plugged}, timeout)
-    except TimedOut as error:
-        vm, vmi = await view.vm_and_vmi(client, name)
-        reasons = [f"{type_}: {found['message']}" for type_ in REASONS for obj in (vmi, vm)
-                   if obj is not None and (found := conditions.find(obj, type_)) is not None and found.get("message")]
-        raise TimedOut("\n".join([error.message, *reasons])) from error
-
-
-def _print(words: str, *, dry_run: bool) -> None:
-    printers.print_lines([f"{words} (dry run: nothing was changed)" if dry_run else words])
+    await template_change.until(client, name, what, plugged, timeout, reasons=REASONS)

@@ -49,4 +49,4 @@ def text(found: MigrationPlan) -> list[str]:
 
 def lines(found: MigrationPlan) -> list[str]:
     """What becomes of each device."""
-    return [f"  {one.name}: {one.how}{f' ({one.reason})' if one.reason else ''}" for one in found.devices]
+    return [f"  {one.name}: {one.outcome}{f' ({one.reason})' if one.reason else ''}" for one in found.devices]

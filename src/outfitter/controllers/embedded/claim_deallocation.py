@@ -16,7 +16,7 @@ from outfitter.controllers.embedded.pod_claims import FINALIZER, user
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import NotFound
 from outfitter.ledger import book
-from outfitter.store.base import Replace, Write
+from outfitter.store.base import Delete, Replace, Write
 from outfitter.store.informer import key_of, split_key
 from outfitter.store.workqueue import WorkQueue
 
@@ -139,6 +139,8 @@ class ClaimDeallocation:
             meta = {key: value for key, value in claim["metadata"].items() if key != "resourceVersion"}
             meta["finalizers"] = _unprotected(claim)
             writes.append(Replace(kinds.RESOURCE_CLAIM, {**emptied, "metadata": meta}))
+        if not claim["metadata"].get("deletionTimestamp") and self._of_ended_pod(claim):
+            writes.append(Delete(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], claim["metadata"]["namespace"], uid=uid))
         if not pages:
             await self._store.commit(writes)
         else:

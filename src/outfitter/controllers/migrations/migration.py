@@ -11,7 +11,7 @@ from dataclasses import replace
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import migration, pod_claims, vm
+from outfitter.api.kubevirt import attachment_pods, migration, pod_claims, vm
 from outfitter.api.launcher.launcher_container import LauncherSettings
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
@@ -26,7 +26,7 @@ from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
 PASSING = ("PreparingTarget", "TargetReady")  # phases from the hand-over to the start of the copy
-STARTS_WITHIN = 1.0  # seconds after which these are written
+STARTS_WITHIN = 1.0  # seconds after which these are written, and Scheduling of one that was Pending
 KEPT = 5  # finished migrations of a VMI
 RENDER_AGAIN = 5.0  # seconds after which a target pod that could not be created is tried again
 QUOTA = "exceeded quota"  # in the message of a pod that a ResourceQuota refused
@@ -43,11 +43,13 @@ class MigrationController:
         self._vmis = context.informer(kinds.VMI)
         self._pods = context.informer(kinds.POD)
         self._launchers = LauncherPods(self._pods)
+        self._created: dict[str, float] = {}  # migrations whose target's pod this process created -> when, monotonic
         self._handed_over: dict[str, float] = {}  # migrations -> since when, monotonic
         self._renderer = PodRenderer(context, launcher)
         self._devices = TargetDevices(context, lambda: self._renderer.config().gates)
         self._jobs.add_index("vmi", lambda job: [migration.vmi_key(job)])
         self._jobs.add_index("unfinished", lambda job: [] if migration.is_finished(job) else ["yes"])
+        self._pods.add_index("launcher", lambda pod: [attachment_pods.launcher_uid(pod) or ""])
         self._pods.add_index("migration", lambda pod: [job] if (job := _job_key(pod)) else [])
         self._jobs.on_change(self._job_changed)
         enqueue_on_change(self._vmis, self.queue, self._of_vmi)
@@ -93,6 +95,7 @@ class MigrationController:
         job = {**known, "metadata": dict(known["metadata"])}
         if migration.is_finished(job):
             self._handed_over.pop(job["metadata"]["uid"], None)
+            self._created.pop(job["metadata"]["uid"], None)
             return await self._clean_up(job)
         have = job["metadata"].get("finalizers") or ()
         if migration.FINALIZER not in have and not job["metadata"].get("deletionTimestamp"):
@@ -103,23 +106,28 @@ class MigrationController:
         others = [other for other in self._jobs.by("unfinished", "yes") if other["metadata"]["uid"] != job["metadata"]["uid"]]
         sources = {place: str((found.get("status") or {}).get("nodeName") or "") for other in others
                    if (found := self._vmis.readable(place := migration.vmi_key(other))) is not None}
-        view = MigrationView(job, vmi, pod, self._context.clock.now(), self._renderer.config().migrations, others, sources)
+        begun = frozenset(other["metadata"]["uid"] for other in others if self._pods.by("migration", _place(other)))
+        settings = self._renderer.config().migrations
+        view = MigrationView(job, vmi, pod, self._context.clock.now(), settings, others, sources, begun)
         if vmi is not None and not migration.state_of(vmi, job):
             view = await self._with_devices(view, vmi)
         return await self._do(view, migration_phase.decide(view))
 
     async def _with_devices(self, view: MigrationView, vmi: Object) -> MigrationView:
         """Before the hand-over: what becomes of its devices, and which of the target's are known."""
-        source, pod = self._launchers.current(vmi), view.pod
+        source, pod = self._with_plugged_claims(self._launchers.current(vmi)), view.pod
         if pod is None:
             return replace(view, devices=self._devices.plan(vmi, source))
         if not pod["spec"].get("nodeName") and not view.job["metadata"].get("deletionTimestamp"):
             await self._devices.provide(vmi, view.job, pod, source)
-        return replace(view, devices=self._devices.plan(vmi, source), target=self._devices.status(vmi, pod))
+        devices = self._devices.plan(vmi, source)
+        if devices and migration_phase.is_unschedulable(pod):
+            devices = self._devices.with_twins(devices, vmi, source)
+        return replace(view, devices=devices, target=self._devices.status(vmi, pod))
 
     async def _target(self, job: Object, vmi: Object | None) -> Object | None:
         """The target's pod. Where a pod was created and the cache does not have it, the store is asked: it may be behind."""
-        for pod in self._pods.by("migration", f"{job['metadata']['namespace']}/{job['metadata']['uid']}"):
+        for pod in self._pods.by("migration", _place(job)):
             if vmi is None or (vm.owner(pod, kinds.VMI.kind) or {}).get("uid") == vmi["metadata"]["uid"]:
                 return pod
         if vmi is None or migration.phase_of(job) in ("", "Pending"):
@@ -149,7 +157,10 @@ class MigrationController:
                                                                               f"{step.message}")
         elif step.act == "succeed" and vmi is not None:
             vmi = await self._arrived(vmi, pod)
-        if step.phase in PASSING and self._starts_soon(job):
+        if step.phase in PASSING and self._is_soon(self._handed_over, job) and not _devices_differ(view):
+            return STARTS_WITHIN
+        if step.phase == "Scheduling" and not step.code and migration.phase_of(job) == "Pending" and (
+                self._is_soon(self._created, job)):  # one that waited for its turn
             return STARTS_WITHIN
         await self._report(replace(view, vmi=vmi), step)
         return step.again.total_seconds() if step.again is not None else None
@@ -162,19 +173,24 @@ class MigrationController:
         have = conditions.without_condition(vmi["status"].get("conditions"), migration.MIGRATION_REQUIRED)
         return await self._context.patch_status(kinds.VMI, vmi, {"conditions": have})
 
-    def _starts_soon(self, job: Object) -> bool:
-        """Where both agents run, the copy begins at once: the phases before are not written for that moment. They are known
-        from the record in the VMI's status."""
+    def _with_plugged_claims(self, source: Object | None) -> Object | None:
+        """The source's pod with the claims of devices that were plugged, which attachment pods hold."""
+        return attachment_pods.with_claims(source, self._pods.by("launcher", source["metadata"]["uid"])) if source else None
+
+    def _is_soon(self, since: dict[str, float], job: Object) -> bool:
+        """Where both agents run, the target gets ready and the copy begins at once: the phases before are not written for that
+        moment. They are known from the target's pod and from the record in the VMI's status."""
         now, uid = self._context.clock.monotonic(), job["metadata"]["uid"]
-        return now - self._handed_over.setdefault(uid, now) < STARTS_WITHIN
+        return now - since.setdefault(uid, now) < STARTS_WITHIN
 
     async def _create_pod(self, job: Object, vmi: Object, step: MigrationStep) -> MigrationStep:
         """The step, or why it cannot be done yet."""
         host, source = str(vmi["status"].get("nodeName") or ""), self._launchers.current(vmi)
         try:
             rendered = launcher_pod.target_pod(await self._renderer.render(vmi, source=source), vmi, job, host)
-            pod = await self._context.create(kinds.POD, self._devices.rendered(vmi, job, rendered, source))
-            await self._devices.provide(vmi, job, pod, source)
+            held = self._with_plugged_claims(source)
+            pod = await self._context.create(kinds.POD, self._devices.rendered(vmi, job, rendered, held))
+            await self._devices.provide(vmi, job, pod, held)
         except AlreadyExists:  # created before a crash, or the cache is behind
             return step
         except Terminating:
@@ -221,7 +237,10 @@ class MigrationController:
         changes = {key: value for key, value in new.items() if (status.get(key) or None) != (value or None)}
         if not changes:
             return
-        await self._context.patch_status(kinds.MIGRATION, job, changes)
+        if phase == "Succeeded":  # nothing is left to release
+            await self._context.finish(kinds.MIGRATION, job, changes, migration.FINALIZER)
+        else:
+            await self._context.patch_status(kinds.MIGRATION, job, changes)
         if phase == status.get("phase"):
             return
         if phase == "Failed":
@@ -243,7 +262,7 @@ class MigrationController:
             have = conditions.with_condition(have, Condition(type_, True, step.code, step.message), now) if holds else (
                 conditions.without_condition(have, type_))
         if view.devices:
-            stay = device_migration.blocking(view.devices)
+            stay = [one for one in view.devices if one.rejection is not None]
             have = conditions.with_condition(have, Condition(
                 migration.DEVICES, not stay, stay[0].code if stay else "", device_migration.text(view.devices)), now)
         if job["metadata"].get("deletionTimestamp"):
@@ -290,3 +309,13 @@ def _job_key(pod: Object) -> str:
     """Namespace and uid of the migration whose target a pod is."""
     uid = migration.job_uid(pod)
     return f"{pod['metadata']['namespace']}/{uid}" if uid else ""
+
+
+def _devices_differ(view: MigrationView) -> bool:
+    """Whether the migration shows devices that waited and no longer do."""
+    shown = conditions.find(view.job, migration.DEVICES)
+    return bool(view.devices) and shown is not None and shown.get("message") != device_migration.text(view.devices)
+
+
+def _place(job: Object) -> str:
+    return f"{job['metadata']['namespace']}/{job['metadata']['uid']}"

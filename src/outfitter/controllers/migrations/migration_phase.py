@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from outfitter.api import conditions
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import live_migratable, migration, vm
+from outfitter.api.kubevirt import device_refs, live_migratable, migration, vm
 from outfitter.api.kubevirt.kubevirt_config import MigrationSettings
 from outfitter.controllers.migrations.target_devices import NO_DEVICES, TargetDeviceStatus
 from outfitter.scheduling import device_migration
@@ -30,7 +30,7 @@ OTHER_MIGRATION, NOT_MIGRATABLE, CANCELLED = "OtherMigration", "NotLiveMigratabl
 VMI_ENDED, VMI_GONE, TARGET_GONE, TARGET_FAILED = "VMIEnded", "VMIGone", "TargetPodGone", "TargetPodFailed"
 TARGET_UNSCHEDULABLE, TARGET_TIMEOUT, PREPARE_TIMEOUT = "TargetUnschedulable", "TargetTimeout", "PrepareTimeout"
 TARGET_REFUSED, QUOTA_EXCEEDED, MIGRATION_FAILED = "TargetRefused", "QuotaExceeded", "MigrationFailed"
-TARGET_DEVICES = "TargetDevicesUnknown"
+TARGET_DEVICES, TARGET_SILENT = "TargetDevicesUnknown", "TargetSilent"
 
 Act = Literal["nothing", "create-pod", "hand-over", "fail-record", "request-abort", "succeed", "fail", "delete"]
 
@@ -57,6 +57,7 @@ class MigrationView:
     settings: MigrationSettings = field(default_factory=MigrationSettings)
     others: Iterable[Object] = ()  # other unfinished migrations
     sources: Mapping[str, str] = field(default_factory=dict)  # key of a VMI -> the host that it runs on
+    begun: frozenset[str] = frozenset()  # uids of those with a target's pod, which their phase may not show yet
     devices: tuple[DeviceMigration, ...] = ()  # what becomes of each device; empty after the hand-over
     target: TargetDeviceStatus = NO_DEVICES  # the devices of the target's pod, before the hand-over
 
@@ -98,7 +99,7 @@ def _waits(view: MigrationView, vmi: Object) -> MigrationStep | None:
     """Why the target's pod is not created yet, or never."""
     job, key = view.job, migration.vmi_key(view.job)
     same = [other for other in view.others if migration.vmi_key(other) == key]
-    if migration.under_way(vmi) or any(_before(other, job) for other in same):
+    if migration.under_way(vmi) or any(_before(other, job, view.begun) for other in same):
         other = next((other["metadata"]["name"] for other in same), migration.state(vmi).get("migrationUid"))
         return MigrationStep("fail", "Failed", OTHER_MIGRATION, f"migration {other} of this VMI has not ended")
     blocked = conditions.find(vmi, live_migratable.TYPE)
@@ -108,8 +109,8 @@ def _waits(view: MigrationView, vmi: Object) -> MigrationStep | None:
         return MigrationStep("fail", "Failed", NOT_MIGRATABLE, device_migration.text(stay))
     if (vmi.get("status") or {}).get("phase") != "Running":
         return _pending(VMI_NOT_RUNNING, f"VMI {key} is not running yet", seconds=5)
-    running = [other for other in view.others if migration.phase_of(other) not in ("", "Pending")]
-    rivals = [other for other in view.others if migration.phase_of(other) in ("", "Pending") and _before(other, job)]
+    running = [other for other in view.others if not _is_waiting(other, view.begun)]
+    rivals = [other for other in view.others if _is_waiting(other, view.begun) and _before(other, job, view.begun)]
     most, rank = view.settings.per_cluster, migration.priority(job)
     seconds = 1 if rank >= 100 else 3 if rank >= 50 else 5
     if len(running) + len(rivals) >= most:
@@ -124,11 +125,15 @@ def _waits(view: MigrationView, vmi: Object) -> MigrationStep | None:
     return None
 
 
-def _before(other: Object, job: Object) -> bool:
+def _is_waiting(job: Object, begun: frozenset[str]) -> bool:
+    return migration.phase_of(job) in ("", "Pending") and job["metadata"]["uid"] not in begun
+
+
+def _before(other: Object, job: Object, begun: frozenset[str]) -> bool:
     """Whether another migration comes first: by priority, then by age."""
     def rank(one: Object) -> tuple[bool, int, str, str, str]:
         meta = one["metadata"]
-        waits = migration.phase_of(one) in ("", "Pending")
+        waits = _is_waiting(one, begun)
         return waits, -migration.priority(one), str(meta.get("creationTimestamp")), str(meta.get("namespace")), meta["name"]
 
     return rank(other) < rank(job)
@@ -150,12 +155,14 @@ def _with_target(view: MigrationView, vmi: Object, pod: Object) -> MigrationStep
         return MigrationStep("fail", "Failed", TARGET_FAILED, f"the target's pod {name} has failed: {why}")
     if pod["metadata"].get("deletionTimestamp"):
         return MigrationStep("fail", "Failed", TARGET_GONE, f"the target's pod {name} was deleted")
+    if late := _plugged_since(vmi, pod):
+        return MigrationStep("fail", "Failed", TARGET_DEVICES, (
+            f"{', '.join(late)}: plugged after the target's pod {name} was created, which has no claim for it; migrate again"))
     ready = status.get("phase") == "Running" and pod["spec"].get("nodeName") and _is_ready(pod)
     if ready and not view.target.missing:
         return MigrationStep("hand-over", "PreparingTarget")
     age = view.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
-    scheduled = conditions.find(pod, "PodScheduled") or {}
-    unschedulable = not pod["spec"].get("nodeName") and scheduled.get("status") == "False"
+    scheduled, unschedulable = conditions.find(pod, "PodScheduled") or {}, is_unschedulable(pod)
     code, why = (TARGET_UNSCHEDULABLE, str(scheduled.get("message") or "no host can take it")) if unschedulable else (
         TARGET_TIMEOUT, str(status.get("message") or "its pod is not ready yet"))
     if ready:
@@ -168,6 +175,17 @@ def _with_target(view: MigrationView, vmi: Object, pod: Object) -> MigrationStep
             else _timeout(view.job, migration.PENDING_TIMEOUT, PENDING)) - age
     waits = unschedulable or ready or bool(status.get("reason"))
     return MigrationStep("nothing", "Scheduling", code if waits else "", why if waits else "", left)
+
+
+def _plugged_since(vmi: Object, pod: Object) -> list[str]:
+    """Devices of claims that the target's pod does not have: its claims never change."""
+    have = {entry.get("name") for entry in pod["spec"].get("resourceClaims") or ()}
+    return [ref.name for ref in device_refs.written_refs(vmi) if ref.by_claim and ref.claim not in have]
+
+
+def is_unschedulable(pod: Object) -> bool:
+    scheduled = conditions.find(pod, "PodScheduled") or {}
+    return not pod["spec"].get("nodeName") and scheduled.get("status") == "False"
 
 
 def _is_ready(pod: Object) -> bool:
@@ -202,12 +220,21 @@ def _handed_over(view: MigrationView, vmi: Object, record: Mapping[str, Any]) ->
         lost = PREPARE_TIMEOUT, f"the target was not ready {age.total_seconds():.0f} seconds after the hand-over"
     if lost is None:
         again = None if started else PREPARING - (view.now - _since(job, "PreparingTarget", view.now))
-        return MigrationStep("nothing", phase, again=again)
+        return MigrationStep("nothing", phase, *_silent(record), again=again)
     if not started:
         return MigrationStep("fail-record", phase, *lost)
     if not record.get("abortRequested"):
         return MigrationStep("request-abort", phase, *lost)
-    return MigrationStep("nothing", phase)
+    return MigrationStep("nothing", phase, *_silent(record))
+
+
+def _silent(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Code and message of a migration whose end only the target's agent knows."""
+    if not record.get("sourceDomainLeft"):
+        return "", ""
+    source, target, pod = record.get("sourceNode"), record.get("targetNode"), record.get("targetPod")
+    return TARGET_SILENT, (f"{source} no longer runs the VM, and {target} has not reported whether it does; if {target} is off "
+                           f"for good: kubectl delete pod {pod} --force")
 
 
 def _target_lost(pod: Object | None) -> tuple[str, str] | None:

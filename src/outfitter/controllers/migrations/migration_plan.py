@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import live_migratable, migration, vm
+from outfitter.api.kubevirt import attachment_pods, live_migratable, migration, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.controllers import device_lookup, launcher_networks, launcher_pod
 from outfitter.controllers.embedded import pod_claims as template_claims
 from outfitter.controllers.migrations import target_claims
 from outfitter.errors import NotReady
-from outfitter.scheduling import device_migration
+from outfitter.scheduling import device_migration, device_twins
 from outfitter.scheduling.device_migration import DeviceMigration, SourceView
+from outfitter.scheduling.device_twins import PublishedTwins
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.summary import summary
 from outfitter.scheduling.scheduler import Waiting
@@ -61,15 +62,19 @@ def plan(
         return impossible(f"{condition.reason}: {condition.message}")
     job = {**JOB, "spec": {"addedNodeSelector": {migration.HOSTNAME: to}}} if to else JOB
     try:
-        pod = launcher_pod.target_pod(launcher_pod.planned_pod(vmi, config, attachments), vmi, job, source)
+        pod = launcher_pod.target_pod(
+            launcher_pod.planned_pod(vmi, config, attachments, source=view.pod), vmi, job, source)
     except NotReady as error:
         return impossible(error.message)
     pod["metadata"]["uid"] = JOB["metadata"]["uid"]
+    pod = target_claims.without_unplugged(vmi, pod, view)
     second = target_claims.target_claims(vmi, job, pod, view)
     pod, made = _with_template_claims(target_claims.with_target_claims(pod, second), cluster)
     known = {(claim["metadata"]["namespace"], claim["metadata"]["name"]): claim for claim in (*second, *made)}
     verdict = cluster.choose(pod, lambda namespace, claim: known.get((namespace, claim)) or cluster.claim(namespace, claim))
     if isinstance(verdict, Waiting):
+        published = PublishedTwins(cluster.slices, cluster.pages, cluster.claims)
+        devices = device_twins.with_twins(devices, vmi, view, published)
         return impossible(summary(verdict))
     return MigrationPlan(name, source, possible=True, target=verdict.host, devices=devices)
 
@@ -77,14 +82,13 @@ def plan(
 def source_view(vmi: Object, config: KubeVirtConfig, cluster: ClusterObjects) -> SourceView:
     """What is known of a VMI on its host, by what was read of the cluster."""
     meta, host = vmi["metadata"], (vmi.get("status") or {}).get("nodeName")
-    pods = [pod for pod in cluster.pods if (vm.owner(pod, vmi["kind"]) or {}).get("uid") == meta["uid"]
+    pods = [pod for pod in cluster.pods_of(meta["uid"]) if (vm.owner(pod, vmi["kind"]) or {}).get("uid") == meta["uid"]
             and pod["metadata"]["namespace"] == meta["namespace"] and pod["spec"].get("nodeName") == host]
-    pod = max(pods, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
+    launcher = max(pods, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
+    pod = attachment_pods.with_claims(launcher, cluster.pods_of(launcher["metadata"]["uid"])) if launcher is not None else None
 
     def find(result: Mapping[str, Any], on: str | None) -> Mapping[str, Any] | str:
-        pool = [part for part in cluster.slices
-                if (part["spec"]["driver"], part["spec"]["pool"]["name"]) == (result["driver"], result["pool"])]
-        return device_lookup.find(result, pool, on, cluster.node(on) if on else None)
+        return device_lookup.find(result, cluster.pool(result["driver"], result["pool"]), on, cluster.node(on) if on else None)
 
     return SourceView(pod, cluster.claim, find, config.gates)
 

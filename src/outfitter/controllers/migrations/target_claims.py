@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.api.device import MDEV_NAMES, flag_attribute, text_attribute
+from outfitter.api.device import MDEV_NAMES, flag_attribute
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims
 from outfitter.controllers import launcher_pod
-from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, SourceView
+from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, SourceView, stays
+from outfitter.scheduling.device_twins import SAME, first_attribute
 
 REPLACES = "outfitter.dev/replaces-claim"  # annotation of a target's claim: the claim that it replaces if the VM arrives
 ENTRY = "outfitter.dev/claim-entry"  # annotation of the same: the entry of the pod's resourceClaims
-SAME = ("mdevType", "mdevTypeName", "product", "productName", "model")  # the first that a device has: the target's has it too
 OF_KUBERNETES = "resource.kubernetes.io/"  # annotations that are not copied
 
 
@@ -47,6 +47,15 @@ def target_claims(vmi: Object, job: Object, pod: Object, view: SourceView) -> li
                       if ref.request and ref.number is None}
             out.append(_second(vmi, job, source, entry, wanted))
     return out
+
+
+def without_unplugged(vmi: Object, pod: Object, view: SourceView) -> Object:
+    """The target's pod without claims by name whose devices were unplugged: such a claim stays where it is allocated."""
+    used = {ref.claim for ref in device_refs.request_refs(vmi)}
+    left = pod_claims.entries_by_request(view.pod or {}) - used
+    listed = pod["spec"].get("resourceClaims") or ()
+    kept = [entry for entry in listed if entry["name"] not in left or not stays(vmi, entry["name"], view)]
+    return pod if len(kept) == len(listed) else {**pod, "spec": {**pod["spec"], "resourceClaims": kept}}
 
 
 def with_target_claims(pod: Object, claims: Sequence[Object]) -> Object:
@@ -119,19 +128,14 @@ def _arrivals(source: Object, ref: device_refs.DeviceRef, view: SourceView, host
 
 def _arrival(driver: str, device: Mapping[str, Any]) -> str:
     parts = [f"device.driver == {json.dumps(driver)}"]
-    product = _first(device, driver, SAME)
+    product = first_attribute(device, driver, SAME)
     if flag_attribute(device, driver, LIVE_MIGRATABLE):
         parts.append(f"{_attribute(driver, LIVE_MIGRATABLE)}.orValue(false)")
-    elif mediated := _first(device, driver, MDEV_NAMES):
+    elif mediated := first_attribute(device, driver, MDEV_NAMES):
         parts.append(f'{_attribute(driver, mediated[0])}.orValue("") != ""')
     if product:
         parts.append(f'{_attribute(driver, product[0])}.orValue("") == {json.dumps(product[1])}')
     return " && ".join(parts)
-
-
-def _first(device: Mapping[str, Any], driver: str, names: Sequence[str]) -> tuple[str, str] | None:
-    """The first of these attributes that a device has: its name and value."""
-    return next(((name, value) for name in names if (value := text_attribute(device, driver, (name,)))), None)
 
 
 def _attribute(driver: str, name: str) -> str:

@@ -20,8 +20,9 @@ from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.migrations import target_claims
 from outfitter.errors import AlreadyExists, NotFound
 from outfitter.ledger import book
-from outfitter.scheduling import device_migration
+from outfitter.scheduling import device_migration, device_twins
 from outfitter.scheduling.device_migration import DeviceMigration, SourceView
+from outfitter.scheduling.device_twins import PublishedTwins
 from outfitter.store.informer import key_of
 
 CLAIM = "claim"  # index of pods and of pages
@@ -57,11 +58,20 @@ class TargetDevices:
         """`source`: the pod that the VMI runs in."""
         return device_migration.device_migrations(vmi, self._view(source))
 
+    def with_twins(
+        self, devices: tuple[DeviceMigration, ...], vmi: Object, source: Object | None
+    ) -> tuple[DeviceMigration, ...]:
+        """Of a migration that no host can take: which devices have no free twin on another host."""
+        published = PublishedTwins(list(self.lookup.slices.items()), list(self._pages.items()), list(self.claims.items()))
+        return device_twins.with_twins(devices, vmi, self._view(source), published)
+
     # -- the target's claims
 
     def rendered(self, vmi: Object, job: Object, pod: Object, source: Object | None) -> Object:
         """The target's pod with its own claims."""
-        return target_claims.with_target_claims(pod, target_claims.target_claims(vmi, job, pod, self._view(source)))
+        view = self._view(source)
+        pod = target_claims.without_unplugged(vmi, pod, view)
+        return target_claims.with_target_claims(pod, target_claims.target_claims(vmi, job, pod, view))
 
     async def provide(self, vmi: Object, job: Object, pod: Object, source: Object | None) -> None:
         """Every claim of the target's pod exists that no template makes."""

@@ -27,6 +27,7 @@ class NumaNode:
     cpus: str  # a CPU list: "0-7,16-23"
     memory: int  # bytes
     socket: int  # the CPU package of the node
+    distances: tuple[int, ...] = ()  # to each node of the host, by number; (): not reported
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ __all__ = ["KEYS", "Bridge", "Hardware", "Nic", "NumaNode", "PciFunction", "Simu
 KEYS: dict[str, tuple[str, ...]] = {
     "file": ("publisher", "hosts"),
     "hosts": ("name", "count", "publisher", "labels", "cpus", "memory", "numa", "pci", "nics", "bridges"),
-    "numa": ("id", "cpus", "memory", "socket"),
+    "numa": ("id", "cpus", "memory", "socket", "distances"),
     **pci_functions.KEYS,
     "nics": ("name", "mac", "bridge", "speed", "physicalNetwork"),
     "bridges": ("name",),
@@ -183,7 +183,8 @@ def _hardware(section: Section) -> Hardware:
 def _numa(host: Section) -> Iterable[NumaNode]:
     ids = Unique(host.reader, "is the id of")
     owners: dict[int, str] = {}  # cpu -> the path of the node that has it
-    for path, value in host.items("numa"):
+    entries = list(host.items("numa"))
+    for path, value in entries:
         section = host.reader.section(value, path, KEYS["numa"])
         number = section.number("id", 0, 1023)
         if number is None and not section.has("id"):
@@ -199,7 +200,20 @@ def _numa(host: Section) -> Iterable[NumaNode]:
         if number is not None and ids.add(str(number), section.at("id")):
             # A node with mistakes is kept, so that references to it are not reported as well.
             yield NumaNode(number, cpus or str(len(owners)), checks.in_bytes(memory or "0"),
-                           number if socket is None else socket)
+                           number if socket is None else socket, _distances(section, len(entries)))
+
+
+def _distances(node: Section, nodes: int) -> tuple[int, ...]:
+    """To all NUMA nodes of the host, in the order of their ids."""
+    given = list(node.texts("distances"))
+    for path, text in given:
+        if not (text.isascii() and text.isdecimal() and 10 <= int(text) <= 254):
+            node.reader.wrong(path, f"{text!r} is no distance: from 10, to the node itself, to 254")
+            return ()
+    if given and len(given) != nodes:
+        node.wrong("distances", f"must have {nodes} numbers, one for each NUMA node of the host in the order of their ids")
+        return ()
+    return tuple(int(text) for _, text in given)
 
 
 def _bridges(host: Section) -> Iterable[Bridge]:

@@ -164,6 +164,8 @@ class _SysfsBuilder:
         for node in self.hardware.numa:
             self._file(f"{system}/node/node{node.id}/cpulist", node.cpus)
             self._file(f"{system}/node/node{node.id}/meminfo", f"Node {node.id} MemTotal: {node.memory // 1024} kB")
+            if node.distances:
+                self._file(f"{system}/node/node{node.id}/distance", " ".join(map(str, node.distances)))
             for cpu in cpulist.numbers(node.cpus):
                 self._file(f"{system}/cpu/cpu{cpu}/topology/physical_package_id", str(node.socket))
                 self._link(f"{system}/node/node{node.id}/cpu{cpu}", f"{system}/cpu/cpu{cpu}")

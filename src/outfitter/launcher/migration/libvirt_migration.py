@@ -26,6 +26,9 @@ MIB = 1 << 20
 def prepare_incoming(connection: Connection, domain: Domain) -> None:
     with connection.errors(f"cannot prepare for {domain.name}"):
         existing = connection.find(domain.uid)
+        if existing is not None and connection.is_starting(existing):  # of an arrival that was interrupted
+            connection.end_start(existing)
+            existing = connection.find(domain.uid)
         if existing is not None and not existing.isActive():  # left by an earlier stay
             connection.undefine(existing)
     if domain.drive is not None:
@@ -42,13 +45,13 @@ def incoming(connection: Connection, folder: Path) -> frozenset[str]:
 def cancel_incoming(connection: Connection, uid: str, folder: Path) -> None:
     with connection.errors(f"cannot cancel the arrival of {uid}"):
         dom = connection.find(uid)
-        if dom is not None and dom.isActive() and not connection.is_migrating(dom):
+        if dom is not None and dom.isActive() and not (
+                connection.is_starting(dom) or connection.is_stopped_for_migration(dom)):
             return  # it has arrived
         if dom is not None:
             with connection.gone():
-                if dom.isActive():
-                    dom.destroy()
-                connection.undefine(dom)
+                if not dom.isActive() or connection.end_domain(dom):
+                    connection.undefine(dom)
     drives.remove(folder / f"{uid}.iso")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -23,17 +24,25 @@ def attach(lib: Any, dom: Any, element: str) -> None:
     alias = domain_nics.alias_of(ET.fromstring(element))
     if _find(dom, alias) is not None:
         return
-    for wait in SETTLING:
-        try:
-            dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
-            return
-        except lib.libvirtError as error:
-            if plug_remains.remove(lib, dom, alias):
-                continue
-            if error.get_error_code() != lib.VIR_ERR_INTERNAL_ERROR:
-                raise
-            time.sleep(wait)
-    dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
+    plug_remains.begin(lib, dom, alias)
+    left: plug_remains.Remains = "none"
+    try:
+        for wait in SETTLING:
+            try:
+                dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
+                return
+            except lib.libvirtError as error:
+                if (left := plug_remains.remove(lib, dom, alias)) == "removed":
+                    continue
+                if error.get_error_code() != lib.VIR_ERR_INTERNAL_ERROR:
+                    raise
+                time.sleep(wait)
+        dom.attachDeviceFlags(element, lib.VIR_DOMAIN_AFFECT_LIVE)
+        left = "none"
+    finally:
+        if left != "kept":
+            with suppress(lib.libvirtError):  # the daemon is gone: what it may have left is removed when it is back
+                plug_remains.end(lib, dom, alias)
 
 
 def detach(lib: Any, dom: Any, alias: str) -> bool:

@@ -271,11 +271,11 @@ class VmLauncher:
             if wire is None:
                 raise HypervisorError(f"the network of interface {request.name!r} is not set up in this pod")
             if all(nic.name != request.name for nic in domain.nics):
-                await self._hypervisor.attach_interface(
+                await self._hypervisor.attach_device(
                     uid, nic_hotplug.element(domain.xml, request.vmi, request.name, wire))
 
     async def detach(self, request: NicCall) -> float | None:
-        return await self._hypervisor.detach_interface(self._checked(request), request.alias)
+        return await self._hypervisor.detach_device(self._checked(request), request.alias)
 
     async def link(self, request: NicCall) -> None:
         await self._hypervisor.set_link(self._checked(request), request.alias, up=request.up)

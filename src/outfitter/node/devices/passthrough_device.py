@@ -24,6 +24,8 @@ class PassthroughDevice:
     managed: bool = True  # False: the operator binds the functions
     numa: int | None = None
     pcie_root: str | None = None
+    pci_id: str = ""  # vendor and product: "10de:20b5"; empty for a mediated device, or when unknown
+    mdev_types: frozenset[str] = frozenset()  # id and name of the type of a mediated device
     hardware: frozenset[str] = frozenset()  # as bookings record it: addresses of the whole IOMMU group, or the UUID
 
 
@@ -37,9 +39,11 @@ def _offered(one: AssignableDevice) -> PassthroughDevice:
     device, managed = one.device, one.entry is None or one.entry.managed
     if isinstance(device, Mdev):
         return PassthroughDevice(one.name, None, uuid=device.uuid, numa=device.numa, pcie_root=device.pcie_root,
+                                 mdev_types=frozenset({device.type_id, device.type_name} - {""}),
                                  hardware=frozenset({hardware_key(device.uuid)}))
     functions = tuple(member.address for member in one.members if member.kind not in AS_IS)
     return PassthroughDevice(one.name, device.address, functions, managed=managed, numa=device.numa, pcie_root=device.pcie_root,
+                             pci_id=f"{device.vendor}:{device.product}" if device.vendor and device.product else "",
                              hardware=frozenset(member.address for member in one.members) | {device.address})
 
 

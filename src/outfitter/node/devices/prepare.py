@@ -74,8 +74,9 @@ def prepare(
                 vfio.bind(root, before)
     env = metadata.environment(claim["metadata"]["name"], given)
     inside = metadata.folder(claim)
+    nodes = {one.target.name: device_nodes(host_env, one.target) for one in wanted}
     _put(host_env.cdi, cdi.file_name(host_env.driver, uid), cdi.spec(
-        host_env.driver, uid, {one.target.name: _nodes(host_env, one.target) for one in wanted}, env=env, dev=host_env.dev,
+        host_env.driver, uid, nodes, env=env, dev=host_env.dev,
         mounts={host_env.metadata.at(f"{uid}/{inside}"): f"{device_metadata.BASE}/{inside}"}))
     for name, text in texts.items():
         _put(host_env.metadata, name, text)
@@ -129,7 +130,8 @@ def _check(host_env: HostEnv, one: AllocatedDevice, memory: Taken, running: Coll
         raise carrying(NotReady(f"{target.name} cannot be prepared: {trouble['message']}"), trouble.code)
 
 
-def _nodes(host_env: HostEnv, target: PassthroughDevice) -> list[str]:
+def device_nodes(host_env: HostEnv, target: PassthroughDevice) -> list[str]:
+    """Of its IOMMU group, below /dev."""
     places = [f"{mdev.DEVICES}/{target.uuid}"] if target.uuid else [f"{vfio.DEVICES}/{target.address}"]
     numbers = [vfio.group(host_env.root, place) for place in places]
     return [f"vfio/{number}" for number in numbers if number is not None]

@@ -25,6 +25,7 @@ from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.devices import cdi
+from outfitter.node.kubelet.claim_reference import ClaimReference
 from outfitter.node.status_reporter import FAILED_PREPARE
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
@@ -32,18 +33,6 @@ from outfitter.store.event_recorder import EventRecorder
 
 log = logging.getLogger(__name__)
 TRIES = 4  # attempts to record a claim: each removes an outdated booking that is in the way, or books what is not booked
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimReference:
-    """A claim as the kubelet names it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
+from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
 from outfitter.node.kubelet.claim_driver import ClaimDriver
+from outfitter.node.kubelet.health_service import HealthService
 from outfitter.node.kubelet.services import DraService, RegistrationService
 from outfitter.node.kubelet.unix_server import UnixServer
 from outfitter.store.clock import Clock
@@ -21,14 +24,15 @@ STOP_GRACE = 6.0  # seconds for calls in progress when the process ends, which h
 
 
 class KubeletPlugin:
-    def __init__(self, driver: ClaimDriver, folder: Path, *, clock: Clock) -> None:
-        """`folder`: the kubelet's, /var/lib/kubelet."""
+    def __init__(self, driver: ClaimDriver, folder: Path, *, clock: Clock, page: Callable[[], Object | None]) -> None:
+        """`folder`: the kubelet's, /var/lib/kubelet. `page`: the host's, as an informer has it."""
         self._clock, name = clock, driver.host.driver
         self._folder, self._registry = folder, folder / "plugins_registry"
         endpoint = folder / "plugins" / name / "dra.sock"
         self.registration = RegistrationService(name, str(endpoint))
         self._dra = DraService(driver)
-        self._called = UnixServer(endpoint, self._dra.handlers(), own_folder=True)
+        health = HealthService(driver.host, page, clock=clock)
+        self._called = UnixServer(endpoint, [*self._dra.handlers(), *health.handlers()], own_folder=True)
         self._found = UnixServer(self._registry / f"{name}-reg.sock", self.registration.handlers())
         self._watch: asyncio.Task[None] | None = None
         self._reported = ""

@@ -14,13 +14,15 @@ import grpc
 
 from outfitter.api.rejection import RejectionCode
 from outfitter.errors import OutfitterError
-from outfitter.node.kubelet.claim_driver import CdiDevice, ClaimDriver, ClaimReference, describe
+from outfitter.node.kubelet import health_service
+from outfitter.node.kubelet.claim_driver import CdiDevice, ClaimDriver, describe
+from outfitter.node.kubelet.claim_reference import ClaimReference
 from outfitter.node.kubelet.proto import dra_v1_pb2, dra_v1beta1_pb2, plugin_registration_v1_pb2
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 PLUGIN_TYPE = "DRAPlugin"
-VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")  # the kubelet takes the first that it knows
+VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *health_service.SERVICES)  # the kubelet takes the first that it knows
 
 
 class RegistrationService:

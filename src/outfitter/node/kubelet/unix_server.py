@@ -1,5 +1,5 @@
-"""A gRPC server on a unix socket that only its own user can reach. The socket appears under its name when it is ready to be
-called, and replaces what a killed process left there."""
+"""A gRPC server on a unix socket that, unless other modes are given, only its own user can reach. The socket appears under
+its name when it is ready to be called, and replaces what a killed process left there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -17,10 +18,25 @@ from outfitter.errors import StartupRefused
 LONGEST = 107  # bytes of the path of a unix socket on Linux
 
 
+@dataclass(frozen=True, slots=True)
+class SocketModes:
+    """Permissions of a socket and of its folder, which is created; a folder of 0 belongs to others and is left alone."""
+
+    folder: int
+    socket: int
+
+
+PRIVATE, FOUND = SocketModes(0o700, 0o600), SocketModes(0, 0o600)
+
+
 class UnixServer:
-    def __init__(self, path: Path, handlers: Sequence[grpc.GenericRpcHandler], *, own_folder: bool = False) -> None:
+    def __init__(
+        self, path: Path, handlers: Sequence[grpc.GenericRpcHandler], *, own_folder: bool = False,
+        modes: SocketModes | None = None,
+    ) -> None:
         """`own_folder`: the folder is the server's own, and is created."""
-        self.path, self._handlers, self._own_folder = path, handlers, own_folder
+        self.path, self._handlers = path, handlers
+        self._modes = modes or (PRIVATE if own_folder else FOUND)
         self._server: grpc.aio.Server | None = None
         self._inode = 0
 
@@ -34,12 +50,12 @@ class UnixServer:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers(list(self._handlers))
         try:
-            if self._own_folder:
+            if self._modes.folder:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.path.parent.chmod(0o700)
+                self.path.parent.chmod(self._modes.folder)
             new.unlink(missing_ok=True)
             server.add_insecure_port(f"unix:{new}")
-            new.chmod(0o600)
+            new.chmod(self._modes.socket)
             await server.start()
             inode = new.stat().st_ino
             new.replace(self.path)

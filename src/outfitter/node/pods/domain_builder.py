@@ -12,9 +12,12 @@ from outfitter.api.kubevirt import device_refs, network_info, pod_claims, vmi_ac
 from outfitter.api.launcher import launcher_environment
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.device_manager.container_edits import ContainerEdits
 from outfitter.node.networks import Networks
 from outfitter.node.pool_slices import slices_of
 from outfitter.store.base import Store
+
+NO_EDITS = ContainerEdits()
 
 
 class DomainBuilder:
@@ -24,15 +27,18 @@ class DomainBuilder:
         self._store, self._build, self._preparation = store, build, preparation
         self._networks, self._claim = networks, claim
 
-    async def build(self, host: AgentHost, pod: Object, instance: Object, secret_files: Mapping[str, str]) -> Domain:
-        """The domain to start, paused if that is asked for. StartFailed: there is none, on whichever host."""
+    async def build(
+        self, host: AgentHost, pod: Object, instance: Object, secret_files: Mapping[str, str], edits: ContainerEdits = NO_EDITS,
+    ) -> Domain:
+        """The domain to start, paused if that is asked for. `edits`: what device plugins add to its launcher. StartFailed:
+        there is none, on whichever host."""
         prepared = self._preparation.launcher_devices(host, pod, self._claim)
         interfaces = self._networks.of(pod)
         published = await published_environment(self._store, host.name, pod, self._claim)
-        merged = launcher_environment.merged_environment(published, prepared.env)
+        merged = launcher_environment.merged_environment({**edits.env, **published}, prepared.env)
         env = network_info.without_interface_functions(merged, pod, interfaces.values())
         network_files = {network_info.FILE: network_info.write(interfaces.values())} if interfaces else {}
-        files = {**prepared.files, **network_files, **secret_files}
+        files = {**edits.files, **prepared.files, **network_files, **secret_files}
         domain = self._build(instance, env, files, await host.hypervisor.abilities())
         return dataclasses.replace(domain, paused=BY_USER) if vmi_actions.starts_paused(instance) else domain
 

@@ -10,7 +10,7 @@ from outfitter.api import conditions, kinds, rejection
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import Domain, Paused
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import failed_launches, live_migratable, migration, vm
+from outfitter.api.kubevirt import failed_launches, migration, vm
 from outfitter.api.launcher.launcher_protocol import StartVmi
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import render
@@ -32,7 +32,6 @@ from outfitter.store.informer import key_of
 
 LAUNCHER_PATIENCE = 10.0  # seconds for which a launcher may be away, as while its container starts, before that is reported
 LAUNCHER_READY = "LauncherReady"  # condition of a VMI, while its launcher cannot be reached or cannot start it
-CLAIMS_STAY = "devices of claims are not migrated between pods of kubelets yet"
 FOLLOW_AFTER = 5.0  # seconds after which the VMI of a pod that runs is looked for on other nodes
 AGAIN = 0.25  # seconds after which a launcher that does not listen yet is tried again
 
@@ -51,6 +50,10 @@ class KubeletPods:
         self._starting: set[str] = set()  # VMIs whose domains are being started
         self._away: dict[str, float] = {}  # pod -> since when its launcher does not answer, monotonic
         self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
+
+    async def offer_devices(self, host: AgentHost) -> float | None:
+        """The kubelet does that."""
+        return None
 
     def starts(self, uid: str) -> bool:
         return uid in self._starting
@@ -158,6 +161,8 @@ class KubeletPods:
             left, again = await self._migrations.run_source(host, pod, instance, domain)
             if left or domain is not None:
                 return again  # nothing else is done to a VM that is to leave
+            if migration.state(instance).get("sourceDomainLeft"):  # and it was lost: its launcher waits for the agent
+                return await self._launchers.end_source(pod["metadata"]["uid"], instance["metadata"]["uid"])
         if state.domain is not None:
             instance = await self._report.vmi_waits_no_more(instance)
             await self._migrations.resume(host, instance, state.domain.to_domain())
@@ -202,12 +207,6 @@ class KubeletPods:
 
 class _KubeletStatusReporter(StatusReporter):
     """Writes nothing to pods, which are the kubelet's: why a VMI waits is a condition of the VMI."""
-
-    def _live_migratable(self, instance: Object) -> Condition:
-        """Devices of claims do not travel from pod to pod yet."""
-        computed = super()._live_migratable(instance)
-        blocked = computed.status and live_migratable.depends_on_claims(instance)
-        return Condition(live_migratable.TYPE, False, live_migratable.LAUNCHER, CLAIMS_STAY) if blocked else computed
 
     async def vmi_waits(self, instance: Object, why: Rejection, reason: str) -> None:
         text, now = render(why), rfc3339(self._clock.now())

@@ -7,24 +7,28 @@ release the devices, delete the pod. Every step may be repeated; a step that was
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from outfitter.api import kinds, rejection
 from outfitter.api.device import hardware_key
-from outfitter.api.hypervisor import Builder, Domain, NicBuilder
+from outfitter.api.hypervisor import Builder, DeviceBuilder, Domain, NicBuilder
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, device_status, failed_launches, migration, pod_claims, vm
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.ledger import book
-from outfitter.node import networks, status_reporter
+from outfitter.node import networks, node_status, status_reporter
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.hotplug.device_hotplug import DeviceSync
 from outfitter.node.networks import Networks
 from outfitter.node.nic_hotplug import HostNics, NicSync
 from outfitter.node.pods import secrets
+from outfitter.node.pods.device_assignment import DeviceAssignment
+from outfitter.node.pods.device_health import PodDeviceHealth
 from outfitter.node.pods.domain_builder import DomainBuilder
+from outfitter.node.pods.driver_claims import DriverClaims
 from outfitter.node.pods.pod_cache import PodCache, claims_in_use, vmi_runs
 from outfitter.node.pods.pod_preparation import PodPreparation, Unprepared
 from outfitter.node.pods.vmi_arrivals import OwnArrivals
@@ -48,21 +52,28 @@ class OwnPods:
         *,
         build: Builder,
         build_nic: NicBuilder,
+        build_device: DeviceBuilder,
         preparation: ClaimPreparation,
         pages: Informer[Object],
         clock: Clock,
         events: EventRecorder,
         audit: Callable[[str], None],
+        assigned_field: bool = True,
     ) -> None:
-        """`audit` has a host audited soon."""
+        """`audit` has a host audited soon. `assigned_field`: the server keeps the field `assignedDevices` of containers."""
         self._store, self._cache, self._preparation = store, cache, preparation
         self._report = StatusReporter(store, clock=clock, events=events)
+        self.assignment = DeviceAssignment(store, cache, self._report, pages=pages, clock=clock, field=assigned_field)
         self._networks = Networks(store, cache.claim)
         self._domains = DomainBuilder(store, build, preparation, self._networks, cache.claim)
         self._actions = VmiActions(store, self._report, clock=clock)
         self._nics = NicSync(HostNics(self._networks, cache, build_nic), self._report, clock=clock)
         self._bookings = ClaimBookings(store, preparation, PoolPages(store, pages), clock=clock)
         self._devices = PodPreparation(self._bookings, preparation, cache.claim, clock=clock, audit=audit)
+        self._drivers = DriverClaims(self._devices, self._report, clock=clock)
+        self._health = PodDeviceHealth(store, cache, pages.get, clock=clock, events=events)
+        self._plugged = DeviceSync(store, cache, build_device, preparation=preparation, devices=self._devices,
+                                   report=self._report, clock=clock)
         arrivals = OwnArrivals(store, cache, self._report, devices=self._devices, attached=self._networks,
                                domains=self._domains)
         self._migrations = VmiMigrations(store, cache, self._report, arrivals, clock=clock)
@@ -74,12 +85,23 @@ class OwnPods:
 
     def forget(self, pod: Object) -> None:
         self._devices.forget(pod["metadata"]["uid"])
+        self.assignment.forget(pod["metadata"]["uid"])
         self._shutdown_requested.discard(pod["metadata"]["uid"])
         self._networks.forget(pod)
-        self._nics.forget((vm.owner(pod, kinds.VMI.kind) or {}).get("uid", ""))
+        for plugged in (self._nics, self._plugged):
+            plugged.forget((vm.owner(pod, kinds.VMI.kind) or {}).get("uid", ""))
 
     async def waiting(self, pod: Object, why: Rejection, reason: str) -> None:
         await self._report.waiting(pod, why, reason)
+
+    async def offer_devices(self, host: AgentHost) -> float | None:
+        assert host.device_manager is not None
+        await node_status.offer(self._store, host.name, host.device_manager.amounts())
+        for why in host.device_manager.take_problems():
+            await self._report.of_node(host.name, why)
+        self.assignment.save(host)
+        await self._health.record_plugins(host)
+        return host.device_manager.changes_after()
 
     # -- running
 
@@ -93,6 +115,9 @@ class OwnPods:
             return await self._migrations.run_target(host, pod, arriving)
         if (departed := self._migrations.departed(pod)) is not None:
             return await self._migrations.end_source(host, pod, departed)
+        started = not launches or (instance is not None and vmi_runs(instance))
+        if (waits := await self.assignment.admit(host, pod, started=started)) is not None:
+            return waits.again
         if instance is not None and pod["status"].get("phase") == "Running" and vmi_runs(instance):
             return await self._sync_running(host, pod, instance)
         starts = instance is not None or pod["status"].get("phase") != "Running"
@@ -108,10 +133,20 @@ class OwnPods:
                 await self._report.waiting(pod, network, status_reporter.FAILED_NETWORKS)
                 return 1.0
         if pod["status"].get("phase") != "Running":
-            pod = await self._report.pod_running(pod, self._prepared_devices(host, pod))
+            if host.readers is not None:
+                host.readers.admit(pod)
+            if (waits := await self.assignment.prestart(host, pod)) is not None:
+                return waits.again
+            pod = await self._report.pod_running(pod, self._prepared_devices(host, pod),
+                                                 resources=self._resources(host, pod))
             self._cache.put(kinds.POD, pod)
         elif instance is None and status_reporter.waits_for_devices(pod):
             await self._report.clear_waiting(pod)  # it runs, and nothing else has its devices any more
+        if instance is None and not launches:
+            pod = await self._report.resources_changed(pod, self._resources(host, pod))
+            pod, _ = await self._health.report(host, pod, None)
+            if await self._health.evict(host, pod):
+                return None
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
         if (instance.get("status") or {}).get("phase") == "Scheduled":
@@ -135,8 +170,18 @@ class OwnPods:
         if missing := await self._devices.prepare(host, pod):
             await self._report.waiting(pod, missing.rejection)
             return 1.0
+        if host.dra_manager is not None:
+            pod = await self._report.resources_changed(pod, self._resources(host, pod))
+        pod, instance = await self._health.report(host, pod, instance)
+        if await self._health.evict(host, pod):
+            return None
         await self._report.clear_waiting(pod)
-        return await self._nics.sync(host, pod, instance, domain)
+        waits = [await self._nics.sync(host, pod, instance, domain),
+                 await self._plugged.sync(host, pod, self._cache.vmi(pod) or instance, domain)]
+        return min((each for each in waits if each is not None), default=None)
+
+    def _resources(self, host: AgentHost, pod: Object) -> Mapping[str, Sequence[Object]]:
+        return self._drivers.statuses(host, pod, self.assignment.statuses(host, pod), self._health.own(host))
 
     def _prepared_devices(self, host: AgentHost, pod: Object) -> str:
         """The devices that were prepared for a pod, for its event."""
@@ -169,7 +214,8 @@ class OwnPods:
             await self._report.waiting(pod, secret, status_reporter.SECRET_MISSING)
             return secrets.RETRY_AFTER
         try:
-            domain = await self._domains.build(host, pod, instance, secret_files)
+            edits = self.assignment.launcher_edits(host, pod)
+            domain = await self._domains.build(host, pod, instance, secret_files, edits)
             if missing := await self._devices.clash(host, pod, domain):
                 return await self._not_prepared(host, pod, missing)
             await self._start_domain(host, domain)
@@ -217,7 +263,10 @@ class OwnPods:
                 return left
             if (left := await self._unplug(host, pod)) is not None:
                 return left
+            if (left := await self._drivers.unprepare(host, pod)) is not None:
+                return left
             released = await self._release(host, pod)
+            await self.assignment.release(host, pod)
         except (NotReady, HypervisorError) as error:
             await self._report.waiting(
                 pod, rejection.of_error(error, RejectionCode.RELEASE_FAILED), status_reporter.FAILED_RELEASE)
@@ -239,7 +288,7 @@ class OwnPods:
         return None
 
     async def _unplug(self, host: AgentHost, pod: Object) -> float | None:
-        """An attachment pod that ends: the VM must not have its VF any more. A number: call again after so many seconds."""
+        """An attachment pod that ends: the VM must not have its device any more. A number: call again after so many seconds."""
         if attachment_pods.launcher_uid(pod) is None:
             return None
         others = claims_in_use(other for other in self._cache.alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
@@ -274,23 +323,26 @@ class OwnPods:
             await host.hypervisor.stop(uid)
         used = claims_in_use(pods)
         kept = await self._unplug_held(host, lambda claim: claim not in used)
-        await self._bookings.release_unused(host, used | kept.keys())
+        unprepared, again = self._drivers.sweep(host, pods)
+        await self._bookings.release_unused(host, used | kept.keys() | unprepared)
+        await self.assignment.release_unused(host, pods)
         await self._preparation.unprepare_leftovers(host)
-        return min(kept.values(), default=None)
+        return min([*kept.values(), *([again] if again is not None else [])], default=None)
 
     async def _unplug_held(
         self, host: AgentHost, gone: Callable[[tuple[str, str]], bool]
     ) -> dict[tuple[str, str], float]:
-        """Unplug NICs whose VF belongs to a claim that is `gone`, as their attachment pod is. The claims of those that the
-        guest has not released, and when to ask again. The page counts: a new process knows no more."""
+        """Unplug NICs and devices that belong to a claim that is `gone`, as their attachment pod is. The claims of those that
+        the guest has not released, and when to ask again. The page counts: a new process knows no more."""
         domains = (await host.hypervisor.domains()).values()
-        nics = [(domain.uid, nic) for domain in domains for nic in domain.nics if nic.address]
+        plugged = [(domain.uid, nic.alias, nic.address) for domain in domains for nic in domain.nics if nic.address]
+        plugged += [(domain.uid, device.alias, device.source) for domain in domains for device in domain.host_devices]
         kept: dict[tuple[str, str], float] = {}
-        for booking in (await book.read(self._store, host.name)).bookings if nics else ():
+        for booking in (await book.read(self._store, host.name)).bookings if plugged else ():
             claim = (booking.holder.namespace, booking.holder.name)
-            for uid, nic in nics:
-                if gone(claim) and booking.state == "prepared" and hardware_key(nic.address) in booking.hardware and (
-                        left := await host.hypervisor.detach_interface(uid, nic.alias)) is not None:
+            for uid, alias, place in plugged:
+                if gone(claim) and booking.state == "prepared" and hardware_key(place) in booking.hardware and (
+                        left := await host.hypervisor.detach_device(uid, alias)) is not None:
                     kept[claim] = left
         return kept
 

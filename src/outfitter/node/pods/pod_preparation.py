@@ -10,18 +10,20 @@ from outfitter.api import rejection
 from outfitter.api.device import hardware_key
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, pod_claims, vm
+from outfitter.api.kubevirt import attachment_pods, device_refs, pod_claims, vm
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import AlreadyHeld, BindFailed, NotReady, StartFailed
 from outfitter.node import claim_bookings
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
+from outfitter.node.dra_manager.dra_manager import DraManager, InProgress
 from outfitter.store.clock import Clock
 
 # Why a host cannot prepare a device until an operator changes it: another host is tried at once.
 IMPOSSIBLE = frozenset({RejectionCode.VFS_PRESENT, RejectionCode.IOMMU_GROUP_SHARED})
 BOOKING_PATIENCE = 2.0  # seconds for which a device may not be booked yet, before that is reported
+DRIVER_PATIENCE = 10.0  # seconds for which a DRA driver may not have answered, before that is reported
 PREPARE_PATIENCE = 60.0  # seconds for which a host may fail to prepare a VMI's devices before another host is tried
 
 
@@ -63,15 +65,39 @@ class PodPreparation:
         uid = pod["metadata"]["uid"]
         if uid in self._prepared:
             return None
-        if (missing := await self._prepare(host, pod)) is None:
+        start = self._monotonic()
+        if (missing := await self._prepare(host, pod) or self._prepare_by_drivers(host.dra_manager, pod)) is None:
             self._prepared.add(uid)
+            if host.readers is not None and any(True for _ in pod_claims.claim_names(pod)):
+                host.readers.prepares.add(self._monotonic() - start)
             self._failing.pop((uid, False), None)
             self._unbooked.pop(uid, None)
         return missing
 
+    def _prepare_by_drivers(self, manager: DraManager | None, pod: Object) -> Unprepared | None:
+        """Drivers of others are called once everything else is done."""
+        if manager is None:
+            return None
+        result = manager.prepare(pod, self.claims(pod))
+        if isinstance(result, InProgress):
+            return Unprepared(self.pending(result))
+        return Unprepared(result, host_failed=True) if result is not None else None
+
+    def claims(self, pod: Object) -> list[Object]:
+        """Those of a pod that are known and allocated."""
+        names = [name for _, name in pod_claims.claim_names(pod) if name]
+        claims = [self._claim(pod["metadata"]["namespace"], name) for name in names]
+        return [claim for claim in claims if claim is not None and (claim.get("status") or {}).get("allocation")]
+
+    def pending(self, call: InProgress) -> Rejection:
+        """For how long drivers have not answered."""
+        return Rejection.of(RejectionCode.DRIVER_CALL_PENDING, seconds=int(self._monotonic() - call.since))
+
     def passes_soon(self, pod: Object, missing: Unprepared) -> bool:
         """Whether a reason is not worth a report yet: in a cluster a pod is bound before the ledger mirror has booked its
         devices, and the change of the page wakes it."""
+        if missing.rejection.code is RejectionCode.DRIVER_CALL_PENDING:
+            return bool(missing.rejection["seconds"] < DRIVER_PATIENCE)
         if missing.rejection.code is not RejectionCode.NOT_BOOKED:
             return False
         now = self._monotonic()
@@ -100,7 +126,8 @@ class PodPreparation:
             if not (claim.get("status") or {}).get("allocation"):
                 return Unprepared(Rejection.of(RejectionCode.CLAIM_NOT_ALLOCATED, claim=claim_name))
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
-            if users and users[0]["uid"] != pod["metadata"]["uid"] and vm.launches(pod):
+            if users and users[0]["uid"] != pod["metadata"]["uid"] and (
+                    vm.launches(pod) or attachment_pods.held(pod)):
                 return Unprepared(Rejection.of(RejectionCode.CLAIM_IN_USE, claim=claim_name, pods=(users[0]["name"],)))
             if (unnamed := pod_claims.missing_request(pod, name, claim)) is not None:
                 return Unprepared(unnamed, final=True)
@@ -123,11 +150,14 @@ class PodPreparation:
         published an address after its device was prepared: then it is recorded now, and checked as at prepare."""
         names = [name for _, name in pod_claims.claim_names(pod) if name]
         claims = [claim for name in names if (claim := self._claim(pod["metadata"]["namespace"], name)) is not None]
-        if self._bookings.unrecorded(host, claims, domain.devices):
+        unrecorded = self._bookings.unrecorded(host, claims, domain.devices)
+        by_plugins = await self._bookings.hardware_of(host, pod["metadata"]["uid"]) if unrecorded else set()
+        if unrecorded - by_plugins:
             if missing := await self._prepare_again(host, pod):
                 return missing
             try:
-                await self._bookings.record(host, claims, self._bookings.unrecorded(host, claims, domain.devices))
+                await self._bookings.record(
+                    host, claims, self._bookings.unrecorded(host, claims, domain.devices) - by_plugins)
             except AlreadyHeld as error:
                 return Unprepared(rejection.of_error(error, RejectionCode.PAGE_CONFLICT), host_failed=True, at_start=True)
         sources = set(map(hardware_key, domain.devices))

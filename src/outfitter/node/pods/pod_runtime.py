@@ -32,6 +32,10 @@ class PodRuntime(Protocol):
         """Report why a pod does not run yet, or does not end."""
         ...
 
+    async def offer_devices(self, host: AgentHost) -> float | None:
+        """Write the resources of device plugins into the Node."""
+        ...
+
     def starts(self, uid: str) -> bool:
         """Whether the domain of a VMI is being started now: `run` looks at it afterwards."""
         ...

@@ -18,7 +18,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config, migration, network_info, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.quantity import to_int
-from outfitter.errors import HypervisorError, NotReady, StartFailed
+from outfitter.errors import HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import networks, nic_plan
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.pods.pod_cache import PodCache, vmi_runs
@@ -187,6 +187,8 @@ class VmiMigrations:
         if domain is None:
             if not started or (await host.hypervisor.ended()).get(vmi["metadata"]["uid"]) is not None:
                 return False, None  # it ended by itself
+            if record.get("sourceDomainLeft") and await self._target_has_ended(vmi):
+                return False, None  # it was lost with the target
             return True, await self._has_left(vmi, job_uid)
         self._left.pop(job_uid, None)
         if not started and record.get("abortRequested"):
@@ -210,7 +212,7 @@ class VmiMigrations:
             if (domain := (await hypervisor.domains()).get(uid)) is None:
                 return POLL  # it has just left
             if domain.migrating:  # stopped, and the target may run it: the target's agent decides
-                return await self._has_stopped(vmi)
+                return await self._has_stopped(host, vmi, job_uid)
         if job is not None and job.failed and job_uid not in self._begun:
             job = None  # of an earlier migration, or of a process that was killed: it may begin again
         if record.get("abortRequested") or (job is not None and job.failed):
@@ -264,7 +266,7 @@ class VmiMigrations:
     async def _detach_functions(self, host: AgentHost, uid: str) -> float | None:
         """NICs on VFs stay on their host: the guest gets others on the target, or these again if the migration fails
         (`nic_hotplug.py`). None: it has none any more."""
-        waits = [await host.hypervisor.detach_interface(uid, nic.alias)
+        waits = [await host.hypervisor.detach_device(uid, nic.alias)
                  for nic in (await host.hypervisor.domains())[uid].nics if nic.address]
         return min((left for left in waits if left is not None), default=None)
 
@@ -304,12 +306,29 @@ class VmiMigrations:
             await self._patch(vmi, {"migrationState": {"sourceDomainLeft": True}})
         return 1.0
 
-    async def _has_stopped(self, vmi: Object) -> float:
+    async def _has_stopped(self, host: AgentHost, vmi: Object, job_uid: str) -> float | None:
         """The domain is here, stopped for the last part of a copy that is no longer under way: a hypervisor was killed in it.
-        The target's may have resumed it already, and what it runs is the VM. Only if that has none, it is resumed here."""
+        The target's may have resumed it already, and what it runs is the VM. Only if that has none, it is resumed here; no
+        clock decides that."""
         if not migration.state(vmi).get("sourceDomainLeft"):
             await self._patch(vmi, {"migrationState": {"sourceDomainLeft": True}})
+        elif await self._target_has_ended(vmi):
+            pod = migration.state(vmi).get("targetPod")
+            await self._end_copy(host, vmi, job_uid, NOT_ARRIVED, f"the target's pod {pod} has ended, and the VM with it")
+            return None
         return 1.0
+
+    async def _target_has_ended(self, vmi: Object) -> bool:
+        """Whether the target's pod is gone or has terminated. The migration controller requests an abort when it is about to;
+        its agent deletes it, or the kubelet reports it, after the domain has ended there."""
+        record = migration.state(vmi)
+        if not record.get("abortRequested"):
+            return False
+        try:
+            pod = await self._store.get(kinds.POD, str(record.get("targetPod")), vmi["metadata"]["namespace"])
+        except NotFound:
+            return True
+        return (pod.get("status") or {}).get("phase") in vm.FINAL
 
     async def resume(self, host: AgentHost, vmi: Object, domain: Domain) -> None:
         """A VMI stays here because its migration has failed: have its domain run, if it is still stopped for it."""

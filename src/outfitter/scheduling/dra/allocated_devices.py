@@ -77,6 +77,13 @@ class AllocatedDevices:
                 return Rejection(RejectionCode.HARDWARE_HELD, device.id, taken.holder, taken.since, detail, causes)
         return None
 
+    def why_hardware_prepared(self, device: PublishedDevice, host: str) -> Rejection | None:
+        """What has the hardware of a device prepared on a host under another name; None: nothing has."""
+        here = self.hardware.get(host) or {}
+        return next((rejection.hardware_held(device.id, device.hardware.intersection(booking.hardware), booking)
+                     for key in sorted(device.hardware) for booking in here.get(key, ())
+                     if booking.prepared and _other_name(booking, device)), None)
+
     def barred(self, site: NodeDevices) -> Mapping[DeviceId, Rejection]:
         """Devices of a node that are not held themselves and that no other request gets: pre-assigned ones, and those whose
         hardware is held under another name."""

@@ -531,6 +531,12 @@ class DeviceIndex:
         mask = site.twins[place] if place is not None else 0
         return [device for place, device in enumerate(site.devices) if mask >> place & 1]
 
+    def prepared_under_another_name(self, device: DeviceId, host: str) -> Rejection | None:
+        """The booking that has the hardware of a device prepared on a host, if it is one of another device."""
+        if not self.held.hardware.get(host) or (found := self._used_at(device, host)) is None:
+            return None
+        return self.held.why_hardware_prepared(found, host)
+
     def _used_at(self, device: DeviceId, host: str) -> PublishedDevice | None:
         site = self._pools.at(self._nodes[host], self.features)
         return next((each for each in site.devices if each.id == device), None)

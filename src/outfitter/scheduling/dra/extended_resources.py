@@ -10,11 +10,11 @@ from typing import Any
 
 from outfitter.api.kubevirt import device_refs
 from outfitter.cel.library import quantity
-from outfitter.errors import Invalid
 
 Object = Mapping[str, Any]
 Resources = Callable[[str], Object | None]  # an extended resource's name -> the DeviceClass that maps it
 ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
+FURTHER = "-further"  # suffix of the request for what a container asks for beyond its pre-assigned devices
 IMPLICIT = "deviceclass.resource.kubernetes.io/"  # and the name of a class: an extended resource that every class maps
 
 
@@ -75,23 +75,19 @@ def chosen(container: Object) -> dict[str, list[str]]:
     return out
 
 
-def presets(pod: Object) -> Iterator[tuple[str, str]]:
-    """Every (resource, id) of the pre-assigned devices of a pod."""
+def presets(pod: Object, class_of: Resources | None = None) -> Iterator[tuple[str, str]]:
+    """Every (resource, id) of the pre-assigned devices of a pod; with `class_of` those of resources that a class maps. Others
+    are of a device plugin, and the node that has it checks them."""
     for _, container, _ in _containers(pod):
         for name, ids in chosen(container).items():
-            yield from ((name, each) for each in ids)
+            if class_of is None or class_of(name) is not None:
+                yield from ((name, each) for each in ids)
 
 
 def names(pod: Object, class_of: Resources) -> frozenset[str]:
-    """The resources that a pod asks for and a class maps. Invalid for one that is not mapped and has pre-assigned devices."""
-    out = set()
-    for _, container, _ in _containers(pod):
-        for name in chosen(container):
-            if class_of(name) is None:
-                raise Invalid(f"container {container.get('name')}: assignedDevices of {name}: no DeviceClass maps it "
-                              "(spec.extendedResourceName)")
-        out |= {name for name, count in asked(container).items() if count and class_of(name) is not None}
-    return frozenset(out)
+    """The resources that a pod asks for and a class maps."""
+    return frozenset(name for _, container, _ in _containers(pod) for name, count in asked(container).items()
+                     if count and class_of(name) is not None)
 
 
 def _containers(pod: Object) -> Iterator[tuple[int, Object, bool]]:
@@ -121,9 +117,14 @@ def wanted(pod: Object, resources: Collection[str], class_of: Resources) -> Exte
                 mappings.append(_mapping(container, resource, stays[index][0]))
                 if ids := chosen(container).get(resource):
                     only[stays[index][0]] = ids
+                    if len(ids) < count:  # the others are chosen here
+                        mappings.append(_mapping(container, resource, stays[index][0] + FURTHER))
         spare, brief = _brief(containers, resource, stays)
         mappings += brief
-        requests += [_request(name, class_, count) for name, count in [*([spare] if spare else ()), *stays.values()]]
+        for name, count in [*([spare] if spare else ()), *stays.values()]:
+            given = min(count, len(only.get(name) or ()))
+            parts = {name: given, name + FURTHER: count - given} if given else {name: count}
+            requests += [_request(part, class_, number) for part, number in parts.items() if number]
     return ExtendedResourceRequest(tuple(sorted(requests, key=lambda one: str(one["name"]))), tuple(mappings), only)
 
 

@@ -78,7 +78,15 @@ class ClusterObjects:
         return _named(self.templates, namespace, name)
 
     def node(self, name: str) -> Object | None:
-        return _named(self.nodes, "", name)
+        return self._nodes.get(name)
+
+    def pods_of(self, uid: str) -> Sequence[Object]:
+        """The pods that have an owner with this uid."""
+        return self._pods_of_owners.get(uid, ())
+
+    def pool(self, driver: str, name: str) -> Sequence[Object]:
+        """The slices of a pool."""
+        return self._slices_of_pools.get((driver, name), ())
 
     def absence(self, name: str) -> str:
         """Why a node has no running agent; "" if it has one, or if nodes may not be read."""
@@ -97,9 +105,7 @@ class ClusterObjects:
         """A device that is in use on a host, if its driver still publishes it; {} if slices may not be read."""
         if kinds.RESOURCE_SLICE.plural in self.unread:
             return {}
-        pool = [part for part in self.slices
-                if (part["spec"]["driver"], part["spec"]["pool"]["name"]) == (device.driver, device.pool)]
-        found = published_device(device.device, pool, host, self.node(host))
+        found = published_device(device.device, self.pool(device.driver, device.pool), host, self.node(host))
         gone = found is not None and self.vanished(device)  # its taint may have been dropped by the API server
         return {**found, "taints": [{"key": VANISHED}]} if found is not None and gone else found
 
@@ -130,16 +136,38 @@ class ClusterObjects:
     def snapshot_for(self, obj: Object, claims: Claims | None = None) -> SchedulingSnapshot:
         """The snapshot for the placement of one pod: what is pre-assigned to other pods that wait is kept for them.
         `claims`: those to look up instead, where some are not stored yet."""
-        waiting = [pod for pod in self.pods if not pod["spec"].get("nodeName")
-                   and pod["metadata"]["uid"] != obj["metadata"].get("uid")
+        waiting = [pod for pod in self._unbound if pod["metadata"]["uid"] != obj["metadata"].get("uid")
                    and (pod.get("status") or {}).get("phase", "Pending") == "Pending" and any(extended_resources.presets(pod))]
         devices = self.snapshot.devices
-        devices.held.kept = assigned_devices.kept(waiting, devices) if waiting else {}
+        devices.held.kept = assigned_devices.kept(waiting, devices, self.snapshot.extended_resource) if waiting else {}
         return replace(self.snapshot, claim=claims) if claims is not None else self.snapshot
 
     def choose(self, obj: Object, claims: Claims | None = None) -> Placement | Waiting:
         """What the scheduler would do with a pod, with the reason of each host."""
         return place(self.snapshot_for(obj, claims), obj, every_host=True)
+
+    @functools.cached_property
+    def _unbound(self) -> list[Object]:
+        return [pod for pod in self.pods if not pod["spec"].get("nodeName")]
+
+    @functools.cached_property
+    def _pods_of_owners(self) -> dict[str, list[Object]]:
+        out: dict[str, list[Object]] = {}
+        for pod in self.pods:
+            for reference in pod["metadata"].get("ownerReferences") or ():
+                out.setdefault(reference.get("uid", ""), []).append(pod)
+        return out
+
+    @functools.cached_property
+    def _slices_of_pools(self) -> dict[tuple[str, str], list[Object]]:
+        out: dict[tuple[str, str], list[Object]] = {}
+        for part in self.slices:
+            out.setdefault((part["spec"]["driver"], part["spec"]["pool"]["name"]), []).append(part)
+        return out
+
+    @functools.cached_property
+    def _nodes(self) -> dict[str, Object]:
+        return {node["metadata"]["name"]: node for node in reversed(self.nodes)}
 
     @functools.cached_property
     def _claims(self) -> dict[tuple[str, str], Object]:

@@ -34,19 +34,38 @@ def migration(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Explanation:
     failed = conditions.find(obj, migration_api.FAILED) or {}
     if phase in vm_api.FINAL:
         return say("Failed", f"has failed ({failed.get('reason')}): {failed.get('message')}; vmi/{name} is on {host}",
-                   todo=tuple(filter(None, [HELP.get(str(failed.get("reason")), "")])))
+                   lines=_devices(obj), todo=tuple(filter(None, [HELP.get(str(failed.get("reason")), "")])))
     target = next((one for one in cluster.pods if migration_api.job_uid(one) == meta["uid"]
                    and one["metadata"]["namespace"] == meta["namespace"]), None)
     cancel = f"outfit vm migrate {name} --cancel, which leaves it on {host}"
     if phase == "Scheduling" and target is not None:
         answer = pod(cluster, target)
         return replace(answer.said_of(f"vmim/{meta['name']}", f"waits for a target for vmi/{name}:"),
-                       todo=(*answer.todo, cancel))
+                       lines=(*answer.lines, *_devices(obj)), todo=(*answer.todo, cancel))
     if waiting := conditions.find(obj, migration_api.WAITING):
         helps = HELP.get(str(waiting.get("reason")), "")
         return say("Waiting", f"waits ({waiting.get('reason')}): {waiting.get('message')}", "migration",
                    todo=tuple(filter(None, [helps, cancel])))
     return say("Running", f"is {phase}: vmi/{name} {_progress(record)}", todo=(cancel,))
+
+
+def _devices(obj: Mapping[str, Any]) -> tuple[str, ...]:
+    """What becomes of each device, where one waits or blocks."""
+    found = conditions.find(obj, migration_api.DEVICES) or {}
+    return (f"its devices: {found.get('message')}",) if found.get("status") == "False" else ()
+
+
+def waiting_lines(cluster: ClusterObjects, vmi: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a VMI: what its migration waits for that has no target yet."""
+    meta = vmi["metadata"]
+    lines: list[str] = []
+    for job in cluster.migrations:
+        if migration_api.vmi_key(job) != f"{meta['namespace']}/{meta['name']}" or migration_api.is_finished(job):
+            continue
+        if waiting := conditions.find(job, migration_api.WAITING):
+            lines += [f"migration {job['metadata']['name']} waits ({waiting.get('reason')}): {waiting.get('message')}",
+                      *_devices(job)]
+    return tuple(lines)
 
 
 def line(obj: Mapping[str, Any]) -> str:

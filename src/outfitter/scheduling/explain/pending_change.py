@@ -1,4 +1,5 @@
-"""Why a change of a running VM has not taken effect yet, such as a NIC that is to be plugged: a part of `outfit why`. Pure."""
+"""Why a change of a running VM has not taken effect yet, such as a NIC or a device that is to be plugged: a part of
+`outfit why`. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.live_update import automatic_migration as automatic
 from outfitter.api.live_update import evaluator
 from outfitter.api.live_update.automatic_migration import UpdateDecision, UpdateView
+from outfitter.api.rejection import RejectionCode
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import pods_of
@@ -25,16 +27,17 @@ CHANGE = "change"  # what such a VM waits for
 def of_running_vmi(cluster: ClusterObjects, vmi: Mapping[str, Any], answer: Explanation) -> Explanation:
     """The explanation of a VMI that runs, with what has not reached it yet."""
     required = conditions.find(vmi, automatic.REQUIRED)
-    in_place = conditions.find(vmi, conditions.INTERFACES) or {}
-    if required is None and in_place.get("status") != "False":
+    in_place = [found for type_ in (conditions.INTERFACES, conditions.PLUGGED)
+                if (found := conditions.find(vmi, type_) or {}).get("status") == "False"]
+    if required is None and not in_place:
         return answer
     pod = next((pod for pod in pods_of(cluster, vmi)
                 if pod["spec"].get("nodeName") == (vmi.get("status") or {}).get("nodeName")), None)
     waiting = evaluator.migration_need(dict(vmi), pod).waiting if pod is not None else ()
     lines, todo = (*answer.lines, *waiting), answer.todo
     sentence = f"{answer.sentence.removesuffix(': nothing is wrong')}; a change of it has not taken effect yet"
-    if in_place.get("status") == "False" and in_place.get("message"):
-        lines = (*lines, f"{in_place.get('reason')}: {in_place['message']}")
+    lines = (*lines, *(f"{found.get('reason')}: {found['message']}" for found in in_place if found.get("message")))
+    todo = (*todo, *(text for found in in_place for text in _plug_advice(vmi, found)))
     if required is None:
         pass  # the node does it in place, or when a migration has ended
     elif required.get("status") != "True":
@@ -51,6 +54,19 @@ def of_running_vmi(cluster: ClusterObjects, vmi: Mapping[str, Any], answer: Expl
             lines = (*lines, f"{decision.code}: {decision.message}")
         todo = (*todo, *_advice(vmi, decision))
     return replace(answer, sentence=sentence, waits_for=CHANGE, lines=lines, todo=todo)
+
+
+def _plug_advice(vmi: Mapping[str, Any], condition: Mapping[str, Any]) -> tuple[str, ...]:
+    """What helps a device that is not plugged or unplugged."""
+    name, code = vmi["metadata"]["name"], condition.get("reason") if condition.get("type") == conditions.PLUGGED else None
+    cancel = f"outfit vm device remove {name} DEVICE cancels the plug" if vm_api.owner(vmi, kinds.VM.kind) else ""
+    advice = {
+        RejectionCode.NO_FREE_DEVICE_ON_HOST: ("free a device of that host: outfit devices", cancel),
+        RejectionCode.CLAIM_IN_USE: ("use a claim of its own, or a ResourceClaimTemplate", cancel),
+        RejectionCode.DEVICE_KEPT_BY_GUEST: ("stop using the device in the guest; it is asked again every few seconds",),
+        RejectionCode.VM_PAUSED: (f"outfit vm unpause {name}",),
+    }
+    return tuple(filter(None, next((texts for each, texts in advice.items() if each == code), ())))
 
 
 def _view(cluster: ClusterObjects, vmi: Object, now: datetime) -> UpdateView:

@@ -145,7 +145,8 @@ def refused(cluster: ClusterObjects, obj: Mapping[str, Any], claims: Claims, ver
 def _assigned(cluster: ClusterObjects, obj: Mapping[str, Any]) -> tuple[str, ...]:
     """Why pre-assigned devices cannot be allocated."""
     devices = cluster.snapshot.devices
-    found = list(assigned_devices.rejections(dict(obj), devices)) if any(extended_resources.presets(obj)) else []
+    class_of = cluster.snapshot.extended_resource
+    found = list(assigned_devices.rejections(dict(obj), devices, class_of)) if any(extended_resources.presets(obj)) else []
     wording = Wording(obj["metadata"]["namespace"], claims=False, time=cluster.time)
     return (f"pre-assigned devices: {render_all(found, wording)}",) if found else ()
 

@@ -110,10 +110,13 @@ def _instance(cluster: ClusterObjects, obj: Mapping[str, Any], *, goes: str) -> 
 
 def _running(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
     meta, lacking = obj["metadata"], _missing_devices(cluster, obj)
+    if conditions.find(obj, conditions.PLUGGED) is not None:
+        lacking = []  # it waits for its plug, of which the condition has the reason
     more = (f"devices not known yet: {', '.join(lacking)}{condition_suffix(obj, 'DevicesReady')}",) if lacking else ()
     skipped = [wire.network for wire in _wires(cluster, obj) if wire.type == "none"]
     faults = list(_faults(cluster, obj))
-    lines = (*filter(None, [migration.line(obj)]), *_devices(obj), *_bookings(cluster, obj),
+    lines = (*filter(None, [migration.line(obj)]), *migration.waiting_lines(cluster, obj), *_devices(obj),
+             *_bookings(cluster, obj),
              *(f"{wire.network}: {wire.words}" for wire in _wires(cluster, obj)), *more, *(what for _, what, _ in faults))
     on, todo = obj["status"].get("nodeName"), tuple(todo for _, _, todo in faults)
     say = functools.partial(say, rejections=tuple(rejection for rejection, _, _ in faults))

@@ -66,7 +66,8 @@ INSTANCE_SPEC: Shape = {
                                "name": str, "type": str, "bus": str}], "filesystems": [{"name": str}]}}}
 DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {
     "name": str, "resourceClaimName": str, "driver": str, "pool": str, "product": str, "attributes": {
-        "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}}}]
+        "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}},
+    "hotplugDevice": {"claimName": str, "attachPodName": str, "phase": str}}]
 FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claimName": str, "hostCells": [int],
                    "pinned": {"*": int}, "cpus": {"*": [int]}, "devices": [{"name!": str, "alias": str, "count!": int}]}
 DEVICE_STATUS: Shape = fields(DEVICE_STATUSES, "gpuStatuses hostDeviceStatuses interfaceStatuses")

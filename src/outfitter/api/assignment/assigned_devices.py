@@ -1,0 +1,87 @@
+"""AssignedDevices of a pod's containers: which devices of which resource each of them has. One accessor for the two places:
+
+    spec.containers[].assignedDevices     [{resourceName, deviceIDs}], on the embedded server
+    metadata.annotations[ANNOTATION]      {"<container>": [{resourceName, deviceIDs}]} as JSON, on a server that drops unknown
+                                          fields
+
+A custom scheduler writes it before it binds the pod, else the node agent does at pod admission. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.api.kinds import Object
+from outfitter.errors import Invalid
+
+ANNOTATION = "outfitter.dev/assigned-devices"
+FIELD = "assignedDevices"
+PARTS = ("initContainers", "containers")
+ContainerDevices = Mapping[str, tuple[str, ...]]  # resource -> ids
+PodDevices = Mapping[str, ContainerDevices]  # container -> its devices
+
+
+def of_container(container: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What the container's field contains."""
+    out: dict[str, tuple[str, ...]] = {}
+    for entry in container.get(FIELD) or ():
+        name = entry["resourceName"]
+        out[name] = tuple(dict.fromkeys((*out.get(name, ()), *entry["deviceIDs"])))
+    return out
+
+
+def of_annotation(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """What the annotation contains. Invalid: it cannot be read."""
+    text = (pod["metadata"].get("annotations") or {}).get(ANNOTATION)
+    if not text:
+        return {}
+    try:
+        return {name: of_container({FIELD: entries}) for name, entries in json.loads(text).items()}
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise Invalid(f"annotation {ANNOTATION}: must be an object of lists of resourceName and deviceIDs, as JSON: "
+                      f"{error}") from error
+
+
+def of_pod(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Both places together; containers without devices are not listed. Invalid: the annotation cannot be read."""
+    out = of_annotation(pod)
+    for container in containers(pod):
+        for resource, ids in of_container(container).items():
+            known = out.setdefault(container["name"], {})
+            known[resource] = tuple(dict.fromkeys((*ids, *known.get(resource, ()))))
+    return {name: devices for name, devices in out.items() if any(devices.values())}
+
+
+def containers(pod: Mapping[str, Any]) -> Iterator[Object]:
+    """All containers in the order in which they get devices: the init containers first."""
+    for part in PARTS:
+        yield from (pod.get("spec") or {}).get(part) or ()
+
+
+def is_plain_init(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
+    """Whether a container ends before those after it start."""
+    first = (pod.get("spec") or {}).get("initContainers") or ()
+    return any(each is container for each in first) and container.get("restartPolicy") != "Always"
+
+
+def drop_disabled(pod: Object, old: Mapping[str, Any] | None) -> None:
+    """Remove the field from a pod where the gate `DeviceAssignment` is off, unless the stored pod has it: as Kubernetes treats
+    fields behind gates."""
+    if old is None or not any(container.get(FIELD) for container in containers(old)):
+        for container in containers(pod):
+            container.pop(FIELD, None)
+
+
+def entries(devices: ContainerDevices) -> list[Object]:
+    return [{"resourceName": resource, "deviceIDs": list(ids)} for resource, ids in sorted(devices.items()) if ids]
+
+
+def change(pod: Mapping[str, Any], devices: PodDevices, *, field: bool) -> Object:
+    """A merge patch that gives the pod's containers these devices. `field`: into their specs, else into the annotation."""
+    if not field:
+        text = json.dumps({name: entries(each) for name, each in devices.items()}, sort_keys=True)
+        return {"metadata": {"annotations": {ANNOTATION: text}}}
+    spec = {part: [{**container, FIELD: entries(devices[container["name"]])} if devices.get(container["name"]) else container
+                   for container in pod["spec"][part]] for part in PARTS if pod["spec"].get(part)}
+    return {"spec": spec}

@@ -1,0 +1,39 @@
+"""What the answers of device plugins to Allocate say of a pod's devices: whether there is one for each, and which hardware they
+are. Pure."""
+
+from __future__ import annotations
+
+from outfitter.api.assignment import assigned_devices
+from outfitter.api.assignment.assigned_devices import PodDevices
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.node.device_manager import device_admission
+from outfitter.node.device_manager.checkpoint_file import Allocations
+from outfitter.node.device_manager.container_edits import plugin_hardware
+
+
+def answered(allocations: Allocations, pod: Object) -> bool:
+    """Whether the plugins have answered for all devices of a pod, to an earlier process too."""
+    have = assigned_devices.of_pod(pod)
+    for container in assigned_devices.containers(pod):
+        for resource, count in device_admission.requested(pod, container).items():
+            answer = allocations.get((pod["metadata"]["uid"], container["name"], resource))
+            ids = have.get(container["name"], {}).get(resource, ())
+            if answer is None or len(ids) != count or answer.ids != set(ids):
+                return False
+    return True
+
+
+def hardware(allocations: Allocations, host: str, pod: Object, devices: PodDevices) -> dict[DeviceId, tuple[str, ...]]:
+    """What the devices of a pod are. An answer lists addresses, not of which device each is: they are taken in order, what is
+    left over is the last one's."""
+    out: dict[DeviceId, tuple[str, ...]] = {}
+    for name, by_resource in devices.items():
+        for resource, ids in by_resource.items():
+            answer = allocations.get((pod["metadata"]["uid"], name, resource))
+            found = plugin_hardware(resource, answer.envs) if answer is not None else ()
+            for number, each in enumerate(ids):
+                own = found[number:] if number == len(ids) - 1 else found[number:number + 1]
+                if own:
+                    out[DeviceId(resource, host, each)] = tuple(sorted(own))
+    return out

@@ -1,0 +1,45 @@
+"""A pod as cases read it."""
+
+from __future__ import annotations
+
+from outfitter.api.kinds import Object
+
+
+def pod_name(pod: Object) -> str:
+    meta = pod["metadata"]
+    return str(meta["name"] if meta["namespace"] == "default" else f"{meta['namespace']}/{meta['name']}")
+
+
+def pod_path(name: str) -> str:
+    namespace, _, short = name.rpartition("/")
+    return f"/api/v1/namespaces/{namespace or 'default'}/pods/{short}"
+
+
+def assigned(pod: Object) -> dict[str, dict[str, list[str]]]:
+    """Container -> resource -> ids, as the API has them."""
+    out: dict[str, dict[str, list[str]]] = {}
+    for container in containers(pod):
+        for entry in container.get("assignedDevices") or ():
+            out.setdefault(container["name"], {}).setdefault(entry["resourceName"], []).extend(entry["deviceIDs"])
+    return out
+
+
+def containers(pod: Object) -> list[Object]:
+    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+
+
+def limits(container: Object) -> dict[str, int]:
+    found = ((container.get("resources") or {}).get("limits") or {}).items()
+    return {name: int(count) for name, count in found if "/" in name}
+
+
+def has_all(pod: Object) -> bool:
+    """Whether every container has all devices that it asks for in the API."""
+    have = assigned(pod)
+    return all(len(have.get(each["name"], {}).get(name, ())) == count
+               for each in containers(pod) for name, count in limits(each).items())
+
+
+def started(pod: Object) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any({"running", "terminated"} & (each.get("state") or {}).keys() for each in statuses)

@@ -1,0 +1,276 @@
+"""The steps of a case (`op`), and the objects that it describes in short form."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from outfitter.api.kinds import Object
+from tests.cases.assignment.drivers import PlayedDriver
+from tests.cases.assignment.plugins import PlayedPlugin, register
+from tests.cases.assignment.pod_view import pod_path
+from tests.cases.assignment.world import PlayedNode, World
+from tests.cases.case_product import Answer, NotDriven
+
+Step = Mapping[str, Any]
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+
+
+class StepError(Exception):
+    """The product refused a step."""
+
+    def __init__(self, message: str, fields: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
+class Steps:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._races: dict[str, Step] = {}
+        for node in world.nodes.values():
+            node.store.before_write = self._before_write
+        self._ops: dict[str, Callable[[Step], Awaitable[None]]] = {
+            "create": self._create, "delete": self._delete, "finish": self._finish, "race": self._race, "api": self._api,
+            "start_plugin": self._start_plugin, "stop_plugin": self._stop_plugin, "update_plugin": self._update_plugin,
+            "start_driver": self._start_driver, "stop_driver": self._stop_driver, "update_driver": self._update_driver,
+            "register": self._register, "stop_agent": self._stop_agent, "start_agent": self._start_agent,
+            "restart_agent": self._restart_agent, "advance": self._advance, "watch": self._watch,
+        }
+
+    async def run(self, step: Step) -> None:
+        """StepError: it was refused."""
+        if step["op"] not in self._ops:
+            raise NotDriven(f"op {step['op']} is not driven yet")
+        await self._ops[step["op"]](step)
+
+    async def begin(self) -> None:
+        """The world before the first step."""
+        given, world = self._world.given, self._world
+        for name, keys in (given.get("plugins") or {}).items():
+            world.plugins[name] = PlayedPlugin(name, keys, world.node(keys.get("node")).folder, self.seen)
+        for name, keys in (given.get("drivers") or {}).items():
+            world.drivers[name] = PlayedDriver(name, keys, world.node(keys.get("node")).folder, self.seen,
+                                               lambda claim: world.claims.get(claim, ()))
+        await self._create({"pods": given.get("pods") or (), "claims": given.get("claims")})
+        for node in world.nodes.values():
+            await node.start()
+        for plugin in world.plugins.values():
+            if plugin.keys.get("running", True):
+                await self._start(plugin, refused=True)
+        for driver in world.drivers.values():
+            if driver.keys.get("running", True):
+                await self._start_driver_process(driver)
+        await world.settle()
+
+    async def seen(self, method: str, name: str) -> None:
+        """A call that a plugin got: what is in the API at this moment came before it."""
+        await self._world.observe()
+        self._world.log.append(f"{method} {name}")
+
+    # -- objects
+
+    async def _create(self, step: Step) -> None:
+        for name, claim in (step.get("claims") or {}).items():
+            self._world.claims[name] = claim["results"]
+            requests = dict.fromkeys(result["request"] for result in claim["results"])
+            _check(await self._world.send("POST", CLAIMS, {"metadata": {"name": name}, "spec": {"devices": {"requests": [
+                {"name": request, "exactly": {"deviceClassName": "any"}} for request in requests]}}}))
+        for pod in step.get("pods") or ():
+            namespace = pod.get("namespace", "default")
+            await self._world.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            answer = await self._world.send("POST", f"/api/v1/namespaces/{namespace}/pods", self._pod(pod))
+            _check(answer)
+            for claim in (pod.get("claims") or {}).values():
+                await self._allocate(claim, answer.body["metadata"])
+
+    async def _allocate(self, name: str, pod: Object) -> None:
+        """Write the allocation of a claim, and reserve it for one more pod."""
+        claim = await self._world.must("GET", f"{CLAIMS}/{name}")
+        pool = self._world.first.name
+        results = [{**result, "pool": pool} for result in self._world.claims[name]]
+        users = [*((claim.get("status") or {}).get("reservedFor") or ()),
+                 {"resource": "pods", "name": pod["name"], "uid": pod["uid"]}]
+        await self._world.must("PATCH", f"{CLAIMS}/{name}/status", {"status": {
+            "allocation": {"devices": {"results": results}}, "reservedFor": users}})
+
+    def _pod(self, pod: Mapping[str, Any]) -> Object:
+        spec = {"nodeName": pod.get("node") or self._world.first.name,
+                "containers": [_container(each) for each in pod["containers"]]}
+        if pod.get("init"):
+            spec["initContainers"] = [_container(each) for each in pod["init"]]
+        if pod.get("claims"):
+            spec["resourceClaims"] = [{"name": name, "resourceClaimName": claim} for name, claim in pod["claims"].items()]
+        return {"metadata": {"name": pod["name"]}, "spec": spec}
+
+    async def _delete(self, step: Step) -> None:
+        _check(await self._world.send("DELETE", pod_path(step["pod"])))
+
+    async def _finish(self, step: Step) -> None:
+        _check(await self._world.send("PATCH", pod_path(step["pod"]) + "/status", {"status": {"phase": step["phase"]}}))
+
+    async def _race(self, step: Step) -> None:
+        name = step["pod"] if "/" in step["pod"] else f"default/{step['pod']}"
+        self._races[name] = step
+
+    async def _before_write(self, name: str) -> None:
+        step = self._races.pop(name, None)
+        if step is None:
+            return
+        change: Object = {}
+        if step.get("labels"):
+            change["metadata"] = {"labels": step["labels"]}
+        if step.get("assigned"):
+            pod, fields = await self._world.must("GET", pod_path(name)), {
+                each: {"assignedDevices": _assigned(devices)} for each, devices in step["assigned"].items()}
+            change["spec"] = {part: [{**each, **fields.get(each["name"], {})} for each in pod["spec"][part]]
+                              for part in ("initContainers", "containers") if pod["spec"].get(part)}
+        await self._world.must("PATCH", pod_path(name), change)
+
+    async def _api(self, step: Step) -> None:
+        for node in self._world.nodes.values():
+            node.store.set_mode("" if step["agent"] == "back" else step["agent"])
+
+    # -- plugins
+
+    async def _start(self, plugin: PlayedPlugin, *, refused: bool = False) -> None:
+        """`refused`: it may be refused without an error of the step."""
+        await plugin.listen()
+        error = await self._world.wait_for(asyncio.create_task(plugin.register()))
+        if error is not None and not refused:
+            raise StepError(error)
+
+    async def _start_plugin(self, step: Step) -> None:
+        plugin = self._world.plugins[step["plugin"]]
+        plugin.update(_changes(step))
+        await self._start(plugin)
+
+    async def _stop_plugin(self, step: Step) -> None:
+        await self._world.plugins[step["plugin"]].stop()
+
+    async def _update_plugin(self, step: Step) -> None:
+        self._world.plugins[step["plugin"]].update(_changes(step))
+
+    async def _register(self, step: Step) -> None:
+        node = self._world.node(step.get("node"))
+        endpoint = step.get("endpoint")
+        if endpoint is None:
+            name = f"registered-{len(self._world.plugins)}"
+            plugin = PlayedPlugin(name, {"resource": step["resource"], "devices": {}}, node.folder, self.seen)
+            self._world.plugins[name] = plugin
+            await plugin.listen()
+            endpoint = plugin.socket.name
+        call = register(node.folder, step.get("version", "v1beta1"), step["resource"], endpoint)
+        error = await self._world.wait_for(asyncio.create_task(call))
+        if error is not None:
+            raise StepError(error)
+
+    # -- drivers
+
+    async def _start_driver_process(self, driver: PlayedDriver) -> None:
+        """Until the agent has told it whether it is registered."""
+        driver.asked.clear()
+        await driver.listen()
+        path = "/apis/resource.k8s.io/v1/resourceslices"
+        if driver.keys.get("devices"):
+            await self._world.send("POST", path, driver.slice())
+        if self._world.node(driver.keys.get("node")).alive:
+            await self._world.wait_for(asyncio.create_task(driver.asked.wait()))
+
+    async def _start_driver(self, step: Step) -> None:
+        driver = self._world.drivers[step["driver"]]
+        driver.update(_changes(step))
+        await self._start_driver_process(driver)
+
+    async def _stop_driver(self, step: Step) -> None:
+        await self._world.drivers[step["driver"]].stop()
+
+    async def _update_driver(self, step: Step) -> None:
+        self._world.drivers[step["driver"]].update(_changes(step))
+
+    # -- agents and time
+
+    async def _stop_agent(self, step: Step) -> None:
+        await self._world.node(step.get("node")).kill()
+
+    async def _start_agent(self, step: Step) -> None:
+        node = self._world.node(step.get("node"))
+        self._change_checkpoints(node, step.get("checkpoint", "kept"))
+        await node.start()
+        for plugin in self._world.plugins.values():
+            if plugin.running and plugin.keys.get("returns", True) and plugin.socket.is_relative_to(node.folder):
+                await self._start(plugin, refused=True)
+        for driver in self._world.drivers.values():
+            if driver.running and driver.socket.is_relative_to(node.folder):
+                await self._start_driver_process(driver)
+
+    async def _restart_agent(self, step: Step) -> None:
+        await self._stop_agent(step)
+        await self._start_agent(step)
+
+    def _change_checkpoints(self, node: PlayedNode, how: str) -> None:
+        for name, content in node.checkpoints().items():
+            path = node.folder / name
+            if how == "lost":
+                path.unlink(missing_ok=True)
+            elif how == "torn" and content is not None:
+                path.write_bytes(content[:len(content) // 2])
+            elif how == "stale":
+                before = node.stale.get(name)
+                path.unlink(missing_ok=True)
+                if before is not None:
+                    path.write_bytes(before)
+            elif how == "corrupt" and content is not None:
+                path.write_bytes(_one_id_changed(content))
+
+    async def _watch(self, step: Step) -> None:
+        self._world.node(step.get("node")).watch()
+
+    async def _advance(self, step: Step) -> None:
+        await self._world.settle(float(step["seconds"]))
+
+
+def _check(answer: Answer) -> None:
+    if not answer.ok:
+        raise StepError(str(answer.body.get("message")), [field for field, _ in answer.causes])
+
+
+def _changes(step: Step) -> dict[str, Any]:
+    return {key: value for key, value in step.items() if key not in ("op", "plugin", "driver", "expect")}
+
+
+def _container(given: Mapping[str, Any]) -> Object:
+    out: Object = {"name": given["name"], "image": "example.com/image"}
+    resources: Object = {}
+    if given.get("limits"):
+        resources["limits"] = {name: str(count) for name, count in given["limits"].items()}
+    if given.get("claims"):
+        words = [str(each).partition("/") for each in given["claims"]]
+        resources["claims"] = [{"name": name, **({"request": request} if request else {})} for name, _, request in words]
+    if resources:
+        out["resources"] = resources
+    if given.get("assigned"):
+        out["assignedDevices"] = _assigned(given["assigned"])
+    if given.get("restart"):
+        out["restartPolicy"] = given["restart"]
+    return out
+
+
+def _assigned(devices: Mapping[str, Sequence[str]]) -> list[Object]:
+    return [{"resourceName": resource, "deviceIDs": list(ids)} for resource, ids in devices.items()]
+
+
+def _one_id_changed(content: bytes) -> bytes:
+    """The file with one id of a device changed, where it has one."""
+    whole = json.loads(content)
+    data = whole.get("Data")
+    for entry in (data.get("PodDeviceEntries") or ()) if isinstance(data, dict) else ():
+        for ids in entry["DeviceIDs"].values():
+            if ids:
+                ids[0] += "x"
+                return json.dumps(whole).encode()
+    if isinstance(data, str):
+        whole["Data"] = data.replace('"', "'", 1)
+    return json.dumps(whole).encode()

@@ -1,0 +1,121 @@
+"""Device plugins that are wrong: each is refused with a reason and a code, and other plugins and pods go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfitter.api.kinds import Object
+from outfitter.node.device_manager.checkpoint_file import LARGEST, CheckpointFile
+from outfitter.node.device_manager.device_manager import UPDATES
+from outfitter.node.kubelet.proto import device_plugin_v1beta1_pb2 as pb
+from tests.cases.assignment.plugins import PlayedPlugin, register
+from tests.cases.assignment.world import World
+from tests.node.device_manager.test_device_plugins import GPU, create, run, world
+
+REFUSED = "DevicePluginRefused"
+
+
+async def refusals(made: World) -> list[str]:
+    """Messages of the Node's events."""
+    events: list[Object] = (await made.send("GET", "/api/v1/namespaces/default/events")).body["items"]
+    return [event["message"] for event in events
+            if (event["reason"], event["involvedObject"]["kind"]) == (REFUSED, "Node")]
+
+
+def devices(*ids: str, nodes: tuple[int, ...] = ()) -> list[Any]:
+    topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in nodes])
+    return [pb.Device(ID=each, health="Healthy", topology=topology) for each in ids]
+
+
+@pytest.mark.parametrize(("listed", "says", "left"), [
+    pytest.param(devices("g0", "") + devices("g1"), "skipped: ''", 2, id="an empty id"),
+    pytest.param(devices("g0", "x" * 600), "skipped: 'xxx", 1, id="an id that is too long"),
+    pytest.param(devices("g0", "a\nb"), "skipped: 'a\\nb'", 1, id="an id with a line break"),
+    pytest.param([*devices("g0", "g1"), pb.Device(ID="g1", health="Unhealthy")], "listed twice", 1, id="one id, two healths"),
+    pytest.param(devices("g0", nodes=(-1,)) + devices("g1", nodes=(1 << 60,)), "NUMA nodes", 2, id="NUMA nodes of no host"),
+    pytest.param(devices(*(f"g{number}" for number in range(65_537))), "more than 65536", 0, id="too many devices"),
+    pytest.param(devices(*("x" * 500 + str(number) for number in range(40_000))), "cannot be read", 0, id="a list too large"),
+])
+async def test_a_list_that_is_wrong(monkeypatch: pytest.MonkeyPatch, listed: list[Any], says: str, left: int) -> None:
+    async with world() as (made, steps):
+        gpu, send = made.plugins["gpu"], PlayedPlugin._list
+        monkeypatch.setattr(PlayedPlugin, "_list", lambda plugin: pb.ListAndWatchResponse(
+            devices=listed) if plugin is gpu else send(plugin))
+        await steps.run({"op": "start_plugin", "plugin": "gpu"})
+        await made.settle()
+        [message] = await refusals(made)
+        assert GPU in message
+        assert says in message
+        node = await made.must("GET", "/api/v1/nodes/n1")
+        assert node["status"]["allocatable"][GPU] == str(left)
+        assert (await run(made, steps, "other", nic=1))["status"]["phase"] == "Running"
+
+
+@pytest.mark.parametrize(("version", "resource", "says"), [
+    ("v1", "a.io/odd", "version 'v1' is not supported"), ("", "a.io/odd", "version '' is not supported"),
+    ("v1beta1", "odd", "ResourceName"), ("v1beta1", "", "ResourceName"), ("v1beta1", "kubernetes.io/odd", "ResourceName"),
+    ("v1beta1", "requests.a.io/odd", "ResourceName"), ("v1beta1", "a.io/" + "x" * 70, "ResourceName"),
+    ("v1beta1", "a.io/o d", "ResourceName"),
+])
+async def test_a_registration_that_is_wrong_is_an_event_of_the_node(version: str, resource: str, says: str) -> None:
+    async with world() as (made, steps):
+        assert says in (await register(made.first.folder, version, resource, "odd.sock") or "")
+        await made.settle()
+        assert [says in message for message in await refusals(made)] == [True]
+        assert (await run(made, steps, "p", gpu=1))["status"]["phase"] == "Running"
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _outside(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+@pytest.mark.parametrize("make", [_folder, _outside])
+async def test_an_endpoint_that_is_no_socket_is_an_event_of_the_node(make: Callable[[Path], None]) -> None:
+    async with world() as (made, _):
+        make(made.first.folder / "device-plugins" / "odd.sock")
+        await made.wait_for(asyncio.create_task(register(made.first.folder, "v1beta1", "a.io/odd", "odd.sock")))
+        await made.settle()
+        [message] = await refusals(made)
+        assert "is not a socket" in message
+
+
+async def until(holds: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            meanwhile()
+            await asyncio.sleep(0.005)
+
+
+async def test_a_plugin_that_sends_lists_without_end_is_read_slowly_and_others_go_on() -> None:
+    async with world() as (made, steps):
+        gpu, lists = made.plugins["gpu"], UPDATES * 4
+        for number in range(lists):
+            gpu.update({"devices": {"g0": [], "g1": []}, "unhealthy": ["g0"] if number % 2 else []})
+        await create(steps, "other", nic=1)
+
+        def read() -> int:
+            return sum(count for [count] in made.wire.received[gpu.socket])
+
+        await until(lambda: read() >= UPDATES)
+        pods = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in (await made.pods()).values()}
+        assert pods == {"other": "Running"}
+        assert read() < UPDATES * 2, "the others are read when their time has come"
+        await until(lambda: read() > lists, lambda: made.clock.advance(0.1))
+        await made.settle()
+        assert (await made.must("GET", "/api/v1/nodes/n1"))["status"]["allocatable"][GPU] == "1"
+
+
+def test_a_checkpoint_that_is_too_large_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (tmp_path / "kubelet_internal_checkpoint").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    assert not CheckpointFile(tmp_path).load().entries
+    assert "more than" in caplog.text
