@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -146,6 +147,16 @@ async def test_idle_clients_do_not_delay_the_stop_nor_fill_the_log(
             async with asyncio.timeout(PATIENCE):
                 await live.server.stop()
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("iterations", range(6))
+async def test_a_client_that_connects_while_the_server_stops_is_disconnected(live: Live, iterations: int) -> None:
+    with socket.create_connection(("127.0.0.1", live.server.port), PATIENCE) as client:
+        for _ in range(iterations):  # of the event loop: it accepts the connection in one, and begins the handshake in another
+            await asyncio.sleep(0)
+        await live.server.stop()
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
 
 
 async def test_a_client_that_does_not_read_does_not_delay_the_stop(

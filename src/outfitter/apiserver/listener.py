@@ -50,14 +50,21 @@ class Listener:
         self._ticking = asyncio.create_task(self._tick(), name="http-deadlines")
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept no more, and end the handshakes; open connections stay."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
-        for task in [*self._handshakes, *([self._ticking] if self._ticking else [])]:
-            task.cancel()
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if handshakes := list(self._handshakes):
+            for _ in range(2):  # asyncio leaves a connection open whose handshake is cancelled before it has begun
+                await asyncio.sleep(0)
+            for task in handshakes:
+                task.cancel()
+            await asyncio.wait(handshakes)
+            await asyncio.sleep(0)  # the event loop closes the connections in its next iteration
 
     def release(self, address: str) -> None:
         self.open -= 1

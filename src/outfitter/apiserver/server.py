@@ -117,7 +117,7 @@ class TlsServer:
         if self.listener is None:
             return
         listener, self.listener = self.listener, None
-        listener.close()
+        await listener.close()
         self._app.stop()
         loop = asyncio.get_running_loop()
         begin = loop.time()

@@ -363,6 +363,20 @@ async def test_client_certificates_have_connections_of_their_own(tmp_path: Path)
     assert server.connections == 2
 
 
+@pytest.mark.parametrize("iterations", range(12))
+async def test_a_request_that_is_cancelled_while_it_connects_leaves_nothing_open(tmp_path: Path, iterations: int) -> None:
+    server = ScriptedServer(answers(OK))
+    async with server.serving(server_context(tmp_path)), pool_of(server.url) as pool:
+        context = client_context(tmp_path)
+        sending = asyncio.ensure_future(send(pool, context=context))
+        for _ in range(iterations):  # of the event loop: it connects in one, and begins the handshake in another
+            await asyncio.sleep(0)
+        sending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sending
+        assert (await send(pool, context=context)).body == b"ok"  # also when its socket has the number of the one before
+
+
 async def test_large_bodies_over_tls(tmp_path: Path) -> None:
     """More than a buffer of the connection holds, in parts of any size."""
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

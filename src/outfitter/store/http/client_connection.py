@@ -181,6 +181,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # those of uvloop are no subclasses
+        if self._broken is not None:  # it was closed before: asyncio makes a handshake that has not begun when it is cancelled
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._received

@@ -154,7 +154,7 @@ class HttpPool:
         try:
             transport, _ = await asyncio.get_running_loop().create_connection(
                 lambda: protocol, sock=connected, ssl=context, server_hostname=name if context is not None else None)
-        except BaseException:
+        except Exception:  # when it is cancelled, asyncio still uses the socket: ClientConnection ends it
             connected.close()
             raise
         return transport
