@@ -15,11 +15,8 @@ _close = asyncio.SelectorEventLoop.close
 
 
 def pytest_configure() -> None:
+    """For as long as this process lives: a test may run pytest within it, which must not end it."""
     asyncio.SelectorEventLoop.close = _close_when_ended  # type: ignore[method-assign,assignment]
-
-
-def pytest_unconfigure() -> None:
-    asyncio.SelectorEventLoop.close = _close  # type: ignore[method-assign]
 
 
 def _close_when_ended(loop: asyncio.BaseEventLoop) -> None:
