@@ -11,6 +11,7 @@ import pytest
 
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt.kubevirt_config import PREPARE_TIMEOUT_ANNOTATION
 from outfitter.api.validate.node_placement import PREFERRED, REQUIRED
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
@@ -356,6 +357,8 @@ VALUES: dict[str, tuple[Kind, tuple[Any, ...], Any, str, str]] = {
                         "spec.workloadUpdateStrategy.batchEvictionSize", "zero or more"),
     "a time that is none": (kinds.KUBEVIRT, (S, "workloadUpdateStrategy", "batchEvictionInterval"), "soon",
                             "spec.workloadUpdateStrategy.batchEvictionInterval", "1m30s"),
+    "seconds that are none": (kinds.KUBEVIRT, ("metadata", "annotations"), {PREPARE_TIMEOUT_ANNOTATION: "2m"},
+                              f"metadata.annotations[{PREPARE_TIMEOUT_ANNOTATION}]", "such as 150"),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outfitter.api import conditions, kinds
-from outfitter.api.hypervisor import Domain
+from outfitter.api.hypervisor import Domain, MigrationTarget
 from outfitter.api.kinds import Object
 from outfitter.errors import HypervisorAway, Invalid
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy
@@ -256,6 +256,31 @@ async def test_a_target_that_refuses_leaves_the_vm_where_it_was(hosts: Scene) ->
         simulated(hosts, host.name).refuses_incoming = "no memory"
     await migrate(hosts)
     await untouched(hosts, source, code="TargetRefused")
+
+
+@pytest.mark.parametrize(("annotations", "seconds"), [
+    ({}, 150), ({"outfitter.dev/migration-prepare-timeout-seconds": "20"}, 20),
+    ({"outfitter.dev/migration-prepare-timeout-seconds": "600"}, 600)])
+async def test_a_target_that_does_not_get_ready(
+    hosts: Scene, monkeypatch: pytest.MonkeyPatch, annotations: dict[str, str], seconds: int
+) -> None:
+    source = (await started(hosts))["status"]["nodeName"]
+    await hosts.store.create(kinds.KUBEVIRT, {"metadata": {
+        "name": "kubevirt", "namespace": hosts.namespace, "annotations": annotations}, "spec": {}})
+
+    async def away(domain: Domain) -> MigrationTarget:
+        raise HypervisorAway("libvirt does not answer")
+
+    for host in hosts.product.hosts:
+        monkeypatch.setattr(simulated(hosts, host.name), "prepare_incoming", away)
+    await migrate(hosts)
+    await reached(hosts, "PreparingTarget")
+    assert hosts.clock is not None
+    hosts.clock.advance(seconds - 10)
+    await hosts.settle()
+    assert (await reached(hosts, "PreparingTarget"))["status"]["phase"] == "PreparingTarget"
+    hosts.clock.advance(10)
+    await untouched(hosts, source, code="PrepareTimeout")
 
 
 async def test_a_guest_that_changes_its_memory_too_fast(hosts: Scene) -> None:

@@ -3,11 +3,14 @@ has its own again."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from outfitter.api import kinds
-from outfitter.inventory.config import Config
+from outfitter.inventory.config import Config, HostSettings
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
@@ -74,14 +77,17 @@ async def test_a_failed_migration_gives_the_vf_back(tmp_path: Path) -> None:
         assert await booked(story) == held
 
 
-async def test_a_guest_that_keeps_its_vf_does_not_migrate(tmp_path: Path) -> None:
-    async with running(tmp_path, Config(), TWO) as story:
+@pytest.mark.parametrize("timeout", [2, 30, 34])
+async def test_a_guest_that_keeps_its_vf_does_not_migrate(tmp_path: Path, timeout: int) -> None:
+    async with running(tmp_path, Config(HostSettings(unplug_timeout=timedelta(seconds=timeout))), TWO) as story:
         await story.vmi(nic("fast", "fast", sriov={}))
         before = await functions(story)
         uid = (await story.get("blue"))["metadata"]["uid"]
         for host in story.product.hosts:
             assert isinstance(host.hypervisor, Simulated)
             host.hypervisor.keeping_nics.add(uid)
+        begun = story.clock.monotonic()
         job = await migrated(story, "move")
         assert job["status"]["migrationState"]["failureCode"] == "NicNotReleased"
+        assert timeout <= story.clock.monotonic() - begun < timeout + 5
         assert await functions(story) == before

@@ -25,7 +25,6 @@ from outfitter.node.pods.pod_cache import PodCache
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.store.clock import Clock
 
-UNPLUG_PATIENCE = 30.0  # seconds after which it is reported that a guest does not release a NIC
 TRY_AGAIN = 5.0  # seconds after a NIC could not be plugged
 
 
@@ -95,7 +94,7 @@ class NicSync:
     async def _unplug(
         self, host: AgentHost, instance: Object, planned: nic_plan.NicPlan, waits: dict[str, Rejection]
     ) -> float | None:
-        uid, again = instance["metadata"]["uid"], None
+        uid, patience, again = instance["metadata"]["uid"], host.settings.unplug_timeout.total_seconds(), None
         for name, nic in planned.detach:
             try:
                 left = await host.hypervisor.detach_device(uid, nic.alias)
@@ -107,9 +106,9 @@ class NicSync:
                 continue
             now = self._clock.monotonic()
             since = self._unplugging.setdefault((uid, nic.alias), now)
-            if now - since >= UNPLUG_PATIENCE:
+            if now - since >= patience:
                 waits[name] = Rejection.of(RejectionCode.NIC_KEPT_BY_GUEST, message=(
-                    f"interface {name}: the guest was asked to release it and has not for {UNPLUG_PATIENCE:.0f} s; it is asked "
+                    f"interface {name}: the guest was asked to release it and has not for {patience:.0f} s; it is asked "
                     "again. A guest that is paused, still boots or has no driver for PCI hotplug does not answer"))
             again = left if again is None else min(again, left)
         return again

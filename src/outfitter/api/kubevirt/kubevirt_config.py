@@ -14,8 +14,11 @@ from outfitter.api.quantity import to_int
 HOME = "kubevirt"  # the namespace of the KubeVirt object and of the accounts that belong to it
 STRATEGIES = ("LiveUpdate", "Stage")
 METHODS = ("LiveMigrate", "Evict")
-PLUG_GRACE = 10  # seconds
-PLUG_GRACE_ANNOTATION = "outfitter.dev/nic-hotplug-grace-period-seconds"  # of the KubeVirt object
+PLUG_GRACE, PREPARE_TIMEOUT = 10, 150  # seconds
+# Of the KubeVirt object:
+PLUG_GRACE_ANNOTATION = "outfitter.dev/nic-hotplug-grace-period-seconds"
+PREPARE_TIMEOUT_ANNOTATION = "outfitter.dev/migration-prepare-timeout-seconds"
+SECONDS = {PLUG_GRACE_ANNOTATION: PLUG_GRACE, PREPARE_TIMEOUT_ANNOTATION: PREPARE_TIMEOUT}
 # Lists of permittedHostDevices, with the field by which each finds its devices.
 PERMITTED = {"pciHostDevices": "pciVendorSelector", "mediatedDevices": "mdevNameSelector", "usb": "selectors"}
 ACCOUNTS = ("kubevirt-apiserver", "kubevirt-api", "kubevirt-controller", "kubevirt-handler",
@@ -24,7 +27,7 @@ ACCOUNTS = ("kubevirt-apiserver", "kubevirt-api", "kubevirt-controller", "kubevi
 
 @dataclass(frozen=True, slots=True)
 class MigrationSettings:
-    """spec.configuration.migrations, with KubeVirt's defaults."""
+    """spec.configuration.migrations, with KubeVirt's defaults, and an annotation."""
 
     per_cluster: int = 5  # migrations that run at a time
     per_node: int = 2  # of these, away from one host
@@ -33,6 +36,7 @@ class MigrationSettings:
     progress_timeout: int = 150  # seconds without progress
     auto_converge: bool = False  # slow a guest down that writes faster than its memory is copied
     post_copy: bool = False
+    prepare_timeout: int = PREPARE_TIMEOUT  # seconds for the agents of target and source from the hand-over to the copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def read_config(kubevirt: Mapping[str, Any] | None) -> KubeVirtConfig:
         return KubeVirtConfig()
     spec = kubevirt.get("spec") or {}
     configuration = spec.get("configuration") or {}
-    developer = configuration.get("developerConfiguration") or {}
+    developer, annotations = configuration.get("developerConfiguration") or {}, kubevirt["metadata"].get("annotations") or {}
     return KubeVirtConfig(
         feature_gates.listed(developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()),
         _permitted(configuration.get("permittedHostDevices")),
@@ -74,12 +78,12 @@ def read_config(kubevirt: Mapping[str, Any] | None) -> KubeVirtConfig:
         {name: str((plugin or {}).get("networkAttachmentDefinition") or "")
          for name, plugin in ((configuration.get("network") or {}).get("binding") or {}).items()},
         kubevirt["metadata"].get("namespace") or HOME,
-        _migrations(configuration.get("migrations") or {}),
-        _grace(kubevirt["metadata"].get("annotations") or {}),
+        _migrations(configuration.get("migrations") or {}, _seconds(annotations, PREPARE_TIMEOUT_ANNOTATION)),
+        _seconds(annotations, PLUG_GRACE_ANNOTATION),
     )
 
 
-def _migrations(given: Mapping[str, Any]) -> MigrationSettings:
+def _migrations(given: Mapping[str, Any], prepare_timeout: int) -> MigrationSettings:
     usual = MigrationSettings()
 
     def number(name: str, otherwise: int) -> int:
@@ -90,7 +94,7 @@ def _migrations(given: Mapping[str, Any]) -> MigrationSettings:
         number("parallelMigrationsPerCluster", usual.per_cluster), number("parallelOutboundMigrationsPerNode", usual.per_node),
         to_int(str(given.get("bandwidthPerMigration") or 0)), number("completionTimeoutPerGiB", usual.completion_timeout),
         number("progressTimeout", usual.progress_timeout), bool(given.get("allowAutoConverge")),
-        bool(given.get("allowPostCopy")))
+        bool(given.get("allowPostCopy")), prepare_timeout)
 
 
 def _methods(strategy: Mapping[str, Any] | None) -> tuple[str, ...] | None:
@@ -98,9 +102,9 @@ def _methods(strategy: Mapping[str, Any] | None) -> tuple[str, ...] | None:
     return None if listed is None else tuple(listed)
 
 
-def _grace(annotations: Mapping[str, Any]) -> int:
-    text = str(annotations.get(PLUG_GRACE_ANNOTATION) or "")
-    return int(text) if text.isdecimal() and len(text) < 10 else PLUG_GRACE
+def _seconds(annotations: Mapping[str, Any], name: str) -> int:
+    text = str(annotations.get(name) or "")
+    return int(text) if text.isdecimal() and len(text) < 10 else SECONDS[name]
 
 
 def _permitted(devices: Mapping[str, Any] | None) -> frozenset[str] | None:

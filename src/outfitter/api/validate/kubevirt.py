@@ -42,10 +42,11 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
     for name in NOT_NEGATIVE:
         if (migrations.get(name) or 0) < 0:
             yield Cause(f"spec.configuration.migrations.{name}", f"Invalid value: {migrations[name]}: must be zero or more")
-    grace = (obj["metadata"].get("annotations") or {}).get(kubevirt_config.PLUG_GRACE_ANNOTATION)
-    if grace is not None and not _SECONDS.fullmatch(str(grace)):
-        yield Cause(f"metadata.annotations[{kubevirt_config.PLUG_GRACE_ANNOTATION}]",
-                    f'Invalid value: "{grace}": must be a number of seconds, such as {kubevirt_config.PLUG_GRACE}')
+    for annotation, usual in kubevirt_config.SECONDS.items():
+        seconds = (obj["metadata"].get("annotations") or {}).get(annotation)
+        if seconds is not None and not _SECONDS.fullmatch(str(seconds)):
+            yield Cause(f"metadata.annotations[{annotation}]",
+                        f'Invalid value: "{seconds}": must be a number of seconds, such as {usual}')
     permitted = given.get("permittedHostDevices") or {}
     for list_, selector in kubevirt_config.PERMITTED.items():
         for index, entry in enumerate(permitted.get(list_) or ()):

@@ -22,7 +22,6 @@ from outfitter.scheduling.device_migration import DeviceMigration
 
 UNSCHEDULABLE = timedelta(seconds=300)  # for a target that no host can take
 PENDING = timedelta(seconds=900)  # for a target that does not become ready for any reason
-PREPARING = timedelta(seconds=150)  # for the target's agent after the hand-over
 
 # Codes of a migration that waits or has failed: reasons of its conditions.
 CLUSTER_LIMIT, NODE_LIMIT, VMI_NOT_RUNNING = "ClusterLimit", "NodeLimit", "VMINotRunning"
@@ -216,11 +215,11 @@ def _handed_over(view: MigrationView, vmi: Object, record: Mapping[str, Any]) ->
     lost = _target_lost(view.pod)
     if job["metadata"].get("deletionTimestamp") or vmi["metadata"].get("deletionTimestamp"):
         lost = CANCELLED, "it was cancelled"
-    if lost is None and not started and (age := view.now - _since(job, "PreparingTarget", view.now)) >= PREPARING:
+    age, limit = view.now - _since(job, "PreparingTarget", view.now), timedelta(seconds=view.settings.prepare_timeout)
+    if lost is None and not started and age >= limit:
         lost = PREPARE_TIMEOUT, f"the target was not ready {age.total_seconds():.0f} seconds after the hand-over"
     if lost is None:
-        again = None if started else PREPARING - (view.now - _since(job, "PreparingTarget", view.now))
-        return MigrationStep("nothing", phase, *_silent(record), again=again)
+        return MigrationStep("nothing", phase, *_silent(record), again=None if started else limit - age)
     if not started:
         return MigrationStep("fail-record", phase, *lost)
     if not record.get("abortRequested"):

@@ -30,7 +30,6 @@ from outfitter.store.clock import Clock, rfc3339
 log = logging.getLogger(__name__)
 POLL = 0.5  # seconds between two looks at a copy
 PROGRESS_EVERY = 5.0  # seconds between two writes of its progress
-DETACH_PATIENCE = 30.0  # seconds for a guest to release NICs on VFs
 REACH_PATIENCE = 30.0  # seconds for the target's agent to accept connections
 LEFT_PATIENCE = 10.0  # seconds for the target's agent to report what has left the source
 GIB = 1 << 30
@@ -238,7 +237,7 @@ class VmiMigrations:
             except HypervisorError as error:
                 await self._end_copy(host, vmi, job_uid, COPY_FAILED, f"{host.name}: {error.message}")
                 return None
-            if again is not None and self._late_nics(job_uid):
+            if again is not None and self._late_nics(host, job_uid):
                 await self._end_copy(host, vmi, job_uid, NIC_NOT_RELEASED, "the guest does not release its NICs on VFs, which "
                                                                           "stay on their host")
                 return None
@@ -270,9 +269,9 @@ class VmiMigrations:
                  for nic in (await host.hypervisor.domains())[uid].nics if nic.address]
         return min((left for left in waits if left is not None), default=None)
 
-    def _late_nics(self, job_uid: str) -> bool:
+    def _late_nics(self, host: AgentHost, job_uid: str) -> bool:
         now = self._clock.monotonic()
-        return now - self._detaching.setdefault(job_uid, now) >= DETACH_PATIENCE
+        return now - self._detaching.setdefault(job_uid, now) >= host.settings.unplug_timeout.total_seconds()
 
     def _late_target(self, job_uid: str) -> bool:
         now = self._clock.monotonic()
