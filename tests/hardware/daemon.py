@@ -47,15 +47,18 @@ def missing() -> str:
 class Daemon:
     """`folder` keeps all its state, and should have a short name: sockets lie in it."""
 
-    def __init__(self, folder: Path, hostname: str = "") -> None:
-        """`hostname`: its own, for a daemon that VMs migrate to or from; "" for that of this host."""
+    def __init__(self, folder: Path, hostname: str = "", *, patient: bool = False) -> None:
+        """`hostname`: its own, for a daemon that VMs migrate to or from; "" for that of this host. `patient`: it never takes a
+        connection for broken because no answer comes, on a host so slow that none may come for a while."""
         self.folder, self._hostname = folder, hostname
         self._process: subprocess.Popen[bytes] | None = None
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / "etc" / "qemu.conf").write_text(embed.SETTINGS + _ports())
+        endless = "keepalive_interval = -1\n" if patient else ""
+        (folder / "etc" / "qemu.conf").write_text(embed.SETTINGS + _ports() + endless)
         (folder / "etc" / "libvirtd.conf").write_text(
-            f'host_uuid = "{uuid.uuid4()}"\nauth_unix_ro = "none"\nauth_unix_rw = "none"\nunix_sock_rw_perms = "0700"\n')
+            f'host_uuid = "{uuid.uuid4()}"\nauth_unix_ro = "none"\nauth_unix_rw = "none"\nunix_sock_rw_perms = "0700"\n'
+            f"{endless}")
 
     @property
     def _socket(self) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outfitter.inventory import pci, scan
 from outfitter.inventory.host_tree import FolderTree
-from tests.hardware import cni, kernel
+from tests.hardware import cni, kernel, migration
 from tests.hardware.machine import DONE
 from tests.hardware.steps import Report, expect
 from tests.hardware.story import CARD_MAC, HOT_MAC, Story, kind_is
@@ -128,7 +128,7 @@ def by_outfitter(report: Report, counts: dict[str, int], disk: str, displays: li
 
 
 def main(path: Path, only: str = "") -> None:
-    """`only`: what is tested after the scan: "by-hand", "by-outfitter" or "cni"; "" for everything."""
+    """`only`: what is tested after the scan: "by-hand", "by-outfitter", "migration" or "cni"; "" for everything."""
     report = Report(path)
     with report.step("drivers are loaded, the kernel has an IOMMU"):
         kernel.load()
@@ -166,6 +166,8 @@ def main(path: Path, only: str = "") -> None:
         for address in made:
             kernel.virtual(address, 0)
         by_outfitter(report, {address: len(functions) for address, functions in made.items()}, disks[1], displays)
+    if cards and only in ("", "migration"):
+        migration.between_hosts(report, cards[0], (kernel.virtual_of(cards[0]) or kernel.virtual(cards[0], 4))[:2])
     if cards and only in ("", "cni"):
         cni.pod_with_a_vf(report, (kernel.virtual_of(cards[0]) or kernel.virtual(cards[0], 4))[2])
     report.say(DONE)
