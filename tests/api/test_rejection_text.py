@@ -249,7 +249,7 @@ EXAMPLES: dict[str, Rejection] = {
         Code.PREPARE_FAILED, Code.RELEASE_FAILED, Code.NETWORK_NOT_READY, Code.SECRET_MISSING, Code.SOURCES_DISAGREE,
         Code.NO_PCI_PORT, Code.NIC_KEPT_BY_GUEST, Code.NIC_NOT_PLUGGED, Code.VF_NOT_BOOKED, Code.VM_MIGRATES,
         Code.DEVICE_KEPT_BY_GUEST, Code.DEVICE_NOT_PLUGGED, Code.DEVICE_NOT_BOOKED, Code.NO_FREE_DEVICE_ON_HOST,
-        Code.VM_PAUSED, Code.PLUG_NOT_IN_PLACE, Code.FLAVOR_DEVICE,
+        Code.VM_PAUSED, Code.VM_STOPS, Code.PLUG_NOT_IN_PLACE, Code.FLAVOR_DEVICE,
         Code.DOMAIN_INVALID, Code.HYPERVISOR_REFUSED, Code.HYPERVISOR_AWAY, Code.LAUNCHER_AWAY, Code.LAUNCHER_VERSION)},
     "a device plugin that is not there": of(Code.DEVICE_PLUGIN_MISSING, resources=("example.com/gpu",), host="node-1"),
     "too few devices of a plugin": of(Code.DEVICES_UNAVAILABLE, resource="example.com/gpu", wanted=2, free=1),

@@ -143,6 +143,7 @@ class RejectionCode(enum.StrEnum):
     DEVICE_NOT_PLUGGED = "DeviceNotPlugged"
     DEVICE_KEPT_BY_GUEST = "DeviceKeptByGuest"
     VM_PAUSED = "VmPaused"
+    VM_STOPS = "VmStops"
     PLUG_NOT_IN_PLACE = "PlugNotInPlace"
     FLAVOR_DEVICE = "FlavorDevice"
     # Live migration: one device of a running VM.

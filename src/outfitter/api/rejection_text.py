@@ -640,6 +640,7 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.DEVICE_NOT_BOOKED: _message,
     _Code.NO_FREE_DEVICE_ON_HOST: _message,
     _Code.VM_PAUSED: _message,
+    _Code.VM_STOPS: _message,
     _Code.PLUG_NOT_IN_PLACE: _message,
     _Code.FLAVOR_DEVICE: _message,
     _Code.CLAIM_BY_NAME: lambda rejection, wording: (

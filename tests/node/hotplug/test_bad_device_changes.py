@@ -9,7 +9,7 @@ import pytest
 
 from outfitter import app
 from outfitter.api import conditions, kinds
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Invalid
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
@@ -189,3 +189,22 @@ async def test_disk_is_neither_plugged_nor_unplugged(story: Story) -> None:
     found = conditions.find(await story.store.get(kinds.VM, "green", "default"), "RestartRequired") or {}
     assert "disks" in str(found.get("message")), found
     assert (await story.domain("green")).xml == before
+
+
+MISSING = {
+    "a template": ({"resourceClaimTemplateName": "later"}, kinds.RESOURCE_CLAIM_TEMPLATE, {"spec": GPU}, "DeviceNotBooked"),
+    "a claim": ({"resourceClaimName": "later"}, kinds.RESOURCE_CLAIM, GPU, "ClaimMissing")}
+
+
+@pytest.mark.parametrize(("entry", "kind", "spec", "code"), MISSING.values(), ids=MISSING)
+async def test_what_does_not_exist_yet_is_waited_for(
+    story: Story, entry: dict[str, str], kind: Kind, spec: Object, code: str
+) -> None:
+    await story.plug("fast", **entry)
+    await story.settle(40)
+    waits = await story.waits()
+    assert (waits["reason"], "later" in waits["message"]) == (code, True), waits
+    assert (await story.plugged(), await story.held()) == ([], [])
+    await story.store.create(kind, {"metadata": {"name": "later", "namespace": "default"}, "spec": spec})
+    await story.settle(10)
+    assert (await story.plugged(), await story.waits()) == (["ua-dra-gpu-fast"], {})

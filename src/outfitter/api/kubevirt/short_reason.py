@@ -121,6 +121,7 @@ CODES: Mapping[Code, str] = {
     Code.DEVICE_NOT_BOOKED: "no device is booked for it yet",
     Code.NO_FREE_DEVICE_ON_HOST: "its host has no free device",
     Code.VM_PAUSED: "a device waits until it is resumed",
+    Code.VM_STOPS: "it is being stopped",
     Code.PLUG_NOT_IN_PLACE: "its host plugs no devices",
     Code.FLAVOR_DEVICE: "devices of a flavor stay",
     Code.CLAIM_BY_NAME: "a claim by name cannot follow",

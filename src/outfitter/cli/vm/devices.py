@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import attachment_pods, device_refs, device_status, migration, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, migration, vmi_actions
 from outfitter.api.kubevirt.attachment_pods import ATTACHED, HOTPLUG
 from outfitter.api.kubevirt.device_refs import DeviceRef
 from outfitter.api.rejection import RejectionCode
@@ -19,6 +19,7 @@ from outfitter.errors import CommandFailed, Forbidden, NotFound
 TEMPLATE = "spec.template.spec"
 REASONS = (conditions.PLUGGED, "DevicesReady", "RestartRequired")  # conditions that say why a device is not there yet
 WORDS: Mapping[device_refs.List, str] = {"gpus": "GPU", "hostDevices": "host device"}
+OTHER_LISTS = {"disks": "disk", "interfaces": "NIC"}  # lists of the template's devices whose names a new device may not have
 
 
 async def list_(client: Client, name: str) -> None:
@@ -72,13 +73,7 @@ async def add(
 
     def change(spec: Object, vmi: Object | None) -> Object:
         _check_changeable(name, vmi)
-        for ref in device_refs.written_refs({"spec": spec}):
-            if ref.name == device:
-                raise CommandFailed(f"{TEMPLATE}.domain.devices.{ref.list}[{ref.index}].name: {name} has a {WORDS[ref.list]} "
-                                    f"{device} already; choose another name")
-        if vmi is not None and any(device == name_ for _, name_ in attachment_pods.hotplugged(vmi)):
-            raise CommandFailed(f"{TEMPLATE}.domain.devices.{list_}: {device} of {name} is being removed: wait until outfit vm "
-                                f"device list {name} has it no more")
+        _check_unused(name, spec, vmi, device)
         claims = list(spec.get("resourceClaims") or ())
         claim = source["claim"] or device
         if source["claim"] is None:
@@ -87,6 +82,7 @@ async def add(
                                     "choose another name")
             key = "resourceClaimTemplateName" if source["template"] else "resourceClaimName"
             claims.append({"name": claim, key: source["template"] or source["resource_claim"]})
+            _check_same_source(name, vmi, claims[-1])
         entry = {"name": device, "claimName": claim, "requestName": _request(request, known, claim)}
         listed = ((spec.get("domain") or {}).get("devices") or {}).get(list_) or ()
         return {"resourceClaims": claims, "domain": {"devices": {list_: [*listed, entry]}}}
@@ -104,10 +100,51 @@ def _attached(vmi: Object | None, list_: device_refs.List, device: str) -> bool:
                for entry in device_status.statuses(vmi or {}, list_))
 
 
+def _check_unused(name: str, spec: Object, vmi: Object | None, device: str) -> None:
+    """CommandFailed: something of the VM has this name."""
+    for ref in device_refs.written_refs({"spec": spec}):
+        if ref.name == device:
+            raise CommandFailed(f"{TEMPLATE}.domain.devices.{ref.list}[{ref.index}].name: {name} has a {WORDS[ref.list]} "
+                                f"{device} already; choose another name")
+    if any(ref.name == device for ref in device_refs.flavor_refs(vmi or {})):
+        raise CommandFailed(f"{RejectionCode.FLAVOR_DEVICE}: the flavor of {name} has a device {device}; choose another name")
+    for list_, word in OTHER_LISTS.items():
+        if (index := _index(spec, list_, device)) is not None:
+            raise CommandFailed(f"{TEMPLATE}.domain.devices.{list_}[{index}].name: {name} has a {word} {device} already; "
+                                "choose another name")
+    if _is_unplugged(spec, vmi, device):
+        raise CommandFailed(f"{TEMPLATE}.domain.devices: {device} is removed, and the running {name} still has it: wait until "
+                            f"outfit vm device list {name} has it no more, or choose another name")
+
+
+def _check_same_source(name: str, vmi: Object | None, claim: Mapping[str, object]) -> None:
+    """CommandFailed: the running VM has had a claim of this name from elsewhere, and keeps it until it stops."""
+    for index, entry in enumerate(((vmi or {}).get("spec") or {}).get("resourceClaims") or ()):
+        if entry.get("name") == claim["name"] and entry != claim:
+            what = next((f"{key} {value}" for key, value in entry.items() if key != "name"), "another one")
+            raise CommandFailed(f"{TEMPLATE}.resourceClaims: claim {claim['name']} of the running {name} is {what} "
+                                f"(spec.resourceClaims[{index}] of the VMI) until it stops; choose another name")
+
+
+def _index(spec: Object, list_: str, name: str) -> int | None:
+    """Where a list of the template's devices has this name."""
+    entries = ((spec.get("domain") or {}).get("devices") or {}).get(list_) or ()
+    return next((index for index, entry in enumerate(entries) if entry.get("name") == name), None)
+
+
+def _is_unplugged(spec: Object, vmi: Object | None, device: str) -> bool:
+    """Whether a device that the template does not have any more is still in the running VM."""
+    return device not in {ref.name for ref in device_refs.written_refs({"spec": spec})} and any(
+        entry.get("name") == device for list_ in device_refs.LISTS for entry in device_status.statuses(vmi or {}, list_))
+
+
 def _check_changeable(name: str, vmi: Object | None) -> None:
     """CommandFailed: nothing is plugged into the VM, or unplugged, in its state."""
     if vmi is None:
         return
+    if vmi["metadata"].get("deletionTimestamp"):
+        raise CommandFailed(f"{RejectionCode.VM_STOPS}: {name} is being stopped, and nothing is plugged or unplugged: repeat "
+                            "it once it has stopped (outfit vm list), and it counts at the next start")
     if conditions.is_true(vmi, vmi_actions.PAUSED):
         raise CommandFailed(f"{RejectionCode.VM_PAUSED}: {name} is paused, and its guest neither gets nor releases a device: "
                             f"outfit vm unpause {name}")
@@ -147,7 +184,8 @@ async def remove(
     client: Client, name: str, devices: Sequence[str], *, wait_: bool, timeout: float | None, dry_run: bool
 ) -> None:
     def change(spec: Object, vmi: Object | None) -> Object:
-        _check_known(name, spec, vmi, devices)
+        for device in devices:
+            _check_removable(name, spec, vmi, device)
         _check_changeable(name, vmi)
         lists = ((spec.get("domain") or {}).get("devices")) or {}
         left = {list_: [entry for entry in lists[list_] if entry.get("name") not in devices]
@@ -167,18 +205,27 @@ async def remove(
             timeout, reasons=REASONS)
 
 
-def _check_known(name: str, spec: Object, vmi: Object | None, devices: Sequence[str]) -> None:
-    known = [ref.name for ref in device_refs.written_refs({"spec": spec})]
-    disks = ((spec.get("domain") or {}).get("devices") or {}).get("disks") or ()
-    for device in devices:
-        if device in known:
-            continue
-        if any(ref.name == device for ref in device_refs.flavor_refs(vmi or {})):
-            raise CommandFailed(f"{RejectionCode.FLAVOR_DEVICE}: {device} is a device of the flavor of {name}: those are not "
-                                "plugged or unplugged while it runs")
-        index = next((index for index, disk in enumerate(disks) if disk.get("name") == device), None)
-        if index is not None:
-            raise CommandFailed(f"{TEMPLATE}.domain.devices.disks[{index}]: {device} of {name} is a disk and is not "
-                                "unplugged: stop the VM and remove it from its template")
-        raise CommandFailed(f"{TEMPLATE}.domain.devices: {name} has no GPU or host device {device}; it has "
-                            f"{', '.join(known) or 'none'}")
+def _check_removable(name: str, spec: Object, vmi: Object | None, device: str) -> None:
+    """CommandFailed: the template has no one GPU or host device of this name; what it is, and what would be right."""
+    refs = device_refs.written_refs({"spec": spec})
+    named = [f"{TEMPLATE}.domain.devices.{ref.list}[{ref.index}]" for ref in refs if ref.name == device]
+    if len(named) > 1:
+        raise CommandFailed(f"{named[-1]}: {name} has a GPU and a host device {device}, and which one is meant is not clear: "
+                            f"kubectl edit vm {name}")
+    if named:
+        return
+    if any(ref.name == device for ref in device_refs.flavor_refs(vmi or {})):
+        raise CommandFailed(f"{RejectionCode.FLAVOR_DEVICE}: {device} is a device of the flavor of {name}: those are not "
+                            "plugged or unplugged while it runs; stop the VM and give it another flavor")
+    if (index := _index(spec, "disks", device)) is not None:
+        raise CommandFailed(f"{TEMPLATE}.domain.devices.disks[{index}]: {device} of {name} is a disk and is not "
+                            "unplugged: stop the VM and remove it from its template")
+    if (index := _index(spec, "interfaces", device)) is not None:
+        raise CommandFailed(f"{TEMPLATE}.domain.devices.interfaces[{index}]: {device} of {name} is a NIC: outfit vm nic remove "
+                            f"{name} {device}")
+    if _is_unplugged(spec, vmi, device):
+        raise CommandFailed(f"{TEMPLATE}.domain.devices: {device} is removed already, and the running {name} still has it: "
+                            f"outfit vm device list {name}")
+    flavored = f"; devices of flavor {spec['flavor'].get('name')} are not removed" if spec.get("flavor") else ""
+    raise CommandFailed(f"{TEMPLATE}.domain.devices: {name} has no GPU or host device {device}; it has "
+                        f"{', '.join(ref.name for ref in refs) or 'none'}{flavored}")
