@@ -3,7 +3,8 @@ look-ups handed in; called by the device status controller."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from outfitter.api import conditions
 from outfitter.api.conditions import Condition
@@ -19,8 +20,9 @@ def plugged_devices(
     closed: Collection[device_refs.List] = (),
 ) -> tuple[Object, bool]:
     """The lists of the device status of a running instance that change: devices that are to be plugged are added once a pod
-    got their claim. What is assigned stays assigned, until the node agent has unplugged it or its attachment pod is gone. Also
-    whether a device is allocated and not published yet. `pods`: the launcher pod and its attachment pods."""
+    got their claim, and no other entry has them that is still being unplugged. What is assigned stays assigned, until the node
+    agent has unplugged it or its attachment pod is gone. Also whether a device is allocated and not published yet. `pods`: the
+    launcher pod and its attachment pods."""
     launcher, *attached = pods
     names, nodes = {pod["metadata"]["name"] for pod in pods}, vm.shows_nodes(instance)
     holders = {attachment: pod for pod in attached
@@ -28,6 +30,7 @@ def plugged_devices(
     changed: Object = {}
     unpublished = False
     refs = [ref for ref in device_refs.written_refs(instance) if ref.by_claim]
+    leaving = [_device(entry) for entry in attachment_pods.leaving(instance)]
     for list_ in device_refs.LISTS:
         have = [dict(entry) for entry in device_status.statuses(instance, list_)]
         entries = [entry for entry in have if (entry.get(attachment_pods.HOTPLUG) or {}).get("attachPodName") in (None, *names)]
@@ -39,12 +42,19 @@ def plugged_devices(
             if ref.list != list_ or ref.name in known or holder is None or not claim_name:
                 continue
             found, why = claim_entries(ref, claim_name, holder, claims, find, nodes=nodes)
+            if any(_device(entry) in leaving for entry in found):
+                continue
             unpublished |= bool(why) and all(entry["deviceResourceClaimStatus"].get("name") for entry in found)
             hotplug = {"claimName": attachment.name, "attachPodName": holder["metadata"]["name"]}
             entries += [{**entry, attachment_pods.HOTPLUG: hotplug} for entry in found] if not why else []
         if entries != have:
             changed[device_status.STATUS_LISTS[list_]] = entries or None
     return changed, unpublished
+
+
+def _device(entry: Mapping[str, Any]) -> tuple[object, ...]:
+    given = entry.get("deviceResourceClaimStatus") or {}
+    return tuple(given.get(field) for field in ("resourceClaimName", "driver", "pool", "name"))
 
 
 def running_interfaces(vmi: Object, pods: Sequence[Object], interfaces: list[Object]) -> list[Object]:

@@ -190,6 +190,13 @@ def hotplugged(instance: Mapping[str, Any]) -> dict[tuple[device_refs.List, str]
             for list_ in device_refs.LISTS for entry in device_status.statuses(instance, list_) if entry.get(HOTPLUG)}
 
 
+def leaving(instance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Entries of status.deviceStatus whose devices the spec does not have any more: their guest has not released them yet."""
+    listed = {(ref.list, ref.name) for ref in device_refs.device_refs(instance)}
+    return [entry for list_ in device_refs.LISTS for entry in device_status.statuses(instance, list_)
+            if (list_, entry.get("name")) not in listed]
+
+
 def _in_domain(instance: Mapping[str, Any]) -> set[str]:
     reported = (instance.get("status") or {}).get("interfaces") or ()
     return {str(entry.get("name")) for entry in reported if "domain" in str(entry.get("infoSource") or "")}

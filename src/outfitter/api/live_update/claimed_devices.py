@@ -5,6 +5,7 @@
 | a new entry by claim, on a host that plugs in place | copied, with its claim; an attachment pod on the host holds the claim |
 | an entry by claim is removed | removed from the VMI; its device is unplugged, and released with its attachment pod |
 | the same name again while it is still being unplugged | waits until it is gone |
+| a new entry of a claim that the VMI has from elsewhere | waits for a restart |
 | a new entry or one removed on another host, by `deviceName`, with `virtualGPUOptions` or a `tag` | waits for a restart |
 | another claim or request of an entry, another flavor | waits for a restart |
 """
@@ -22,7 +23,7 @@ from outfitter.api.live_update import spec_fields
 from outfitter.api.live_update.contribution import Contribution, MigrationNeed, RunningVm
 from outfitter.api.rejection import Rejection, RejectionCode
 
-FLAVOR = "flavor"
+FLAVOR, CLAIMS = "flavor", "resourceClaims"
 AT_START = ("virtualGPUOptions", "tag")  # of an entry: the domain and the config drive have them from the start
 
 
@@ -103,7 +104,7 @@ class _DeviceComparison:
                 f"{ref.name} is the name of a device of the VM's flavor: choose another name")))
             return False
         at_start = [key for key in AT_START if entry.get(key)]
-        why = self._impossible(ref) or (Rejection.of(RejectionCode.DEVICE_NOT_PLUGGED, message=(
+        why = self._impossible(ref) or self._other_claim(ref) or (Rejection.of(RejectionCode.DEVICE_NOT_PLUGGED, message=(
             f"{ref.name} has {' and '.join(at_start)}, which a VM gets at its start")) if at_start else None)
         if why is not None:
             self._wait(path, why)
@@ -113,6 +114,17 @@ class _DeviceComparison:
             return False
         self.plugged.append(path)
         return True
+
+    def _other_claim(self, ref: DeviceRef) -> Rejection | None:
+        """The claims of a VMI only grow: one that it has under the name of another would give the device of that."""
+        have, wanted = (next((entry for entry in spec.get(CLAIMS) or () if entry.get("name") == ref.claim), None)
+                        for spec in (self.running.vmi["spec"], self.running.wanted))
+        if have is None or wanted is None or have == wanted:
+            return None
+        source = next((f"{key} {value}" for key, value in have.items() if key != "name"), "another one")
+        return Rejection.of(RejectionCode.DEVICE_NOT_PLUGGED, message=(
+            f"{ref.name}: claim {ref.claim} of the running VM is {source} until it stops; give the new claim another "
+            "name"))
 
     def _impossible(self, ref: DeviceRef) -> Rejection | None:
         if not ref.by_claim:

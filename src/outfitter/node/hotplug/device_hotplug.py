@@ -56,7 +56,7 @@ class DeviceSync:
             waits = {key: _paused(key) for key in _keys(planned)}
         elif not planned.nothing:
             again = await self._unplug(host, instance, planned, waits)
-            waits |= {DeviceKey(ref.list, ref.name): await self._not_booked(host, pod, ref) for ref in planned.waits}
+            waits |= {DeviceKey(ref.list, ref.name): await self._not_booked(host, pod, instance, ref) for ref in planned.waits}
             for ref in planned.attach:
                 try:
                     await self._attach(host, pod, instance, domain, ref)
@@ -111,7 +111,7 @@ class DeviceSync:
         """All functions of a device, or none. NotReady, HypervisorError, StartFailed: why not."""
         holder = self._holder(pod, instance, ref)
         if holder is None or (holder.get("status") or {}).get("phase") != "Running":
-            waiting = await self._not_booked(host, pod, ref)
+            waiting = await self._not_booked(host, pod, instance, ref)
             raise rejection.carrying(NotReady(waiting.message), RejectionCode(waiting.code))
         if missing := await self._devices.prepare(host, holder):
             raise _carrying(missing.rejection)
@@ -141,7 +141,7 @@ class DeviceSync:
         return next((each for each in (pod, *self._cache.attachments(pod)) if each["metadata"]["name"] == name
                      and not each["metadata"].get("deletionTimestamp")), None)
 
-    async def _not_booked(self, host: AgentHost, pod: Object, ref: DeviceRef) -> PendingDevice:
+    async def _not_booked(self, host: AgentHost, pod: Object, instance: Object, ref: DeviceRef) -> PendingDevice:
         """Why a device has no entry in the status yet."""
         attachment = Attachment("claim", str(ref.claim))
         holder = pod if attachment_pods.has(pod, attachment) else await self._attachment_pod(pod, attachment)
@@ -153,6 +153,10 @@ class DeviceSync:
         claim = self._cache.claim(pod["metadata"]["namespace"], name) if name else None
         if claim is not None and (unknown := device_refs.unknown_request(claim.get("spec") or {}, ref.request)):
             return PendingDevice(str(RejectionCode.REQUEST_MISSING), f"{ref.name}: claim {name} {unknown}")
+        if others := [str(entry.get("name")) for entry in attachment_pods.leaving(instance)
+                      if name and (entry.get("deviceResourceClaimStatus") or {}).get("resourceClaimName") == name]:
+            return PendingDevice(str(RejectionCode.DEVICE_NOT_BOOKED), (
+                f"{ref.name}: claim {ref.claim} is that of {', '.join(others)}, which the guest has not released yet"))
         if holder["spec"].get("nodeName"):
             why = f": {status['message']}" if status.get("message") else ""
             return _pending(codes, RejectionCode.DEVICE_NOT_BOOKED, f"{message}{why}")
