@@ -327,6 +327,27 @@ async def test_a_claim_whose_device_was_unplugged_stays_behind(scene: Scene, oth
     await scene.check_books()
 
 
+async def test_own_claim_of_the_vm_whose_device_was_unplugged_stays_where_it_is(scene: Scene) -> None:
+    """It needs no device on the target, and stays the VM's."""
+    template = {"name": "own", "spec": {"spec": {"devices": {"requests": [exactly("gpu")]}}}}
+    gpu = {"name": "gpu", "claimName": "own", "requestName": "card"}
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Always", "resourceClaimTemplates": [template], "template": {"spec": {
+        "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [gpu]}}}}})
+    source = await has_devices(scene, "gpu")
+    [before] = await scene.bookings()
+    await scene.store.patch(kinds.VM, "blue", {"spec": {"template": {"spec": {"domain": {"devices": {
+        "hostDevices": None}}}}}}, "here")
+    await has_devices(scene)
+    await scene.create(kinds.MIGRATION, "move", {"vmiName": "blue"})
+    await migrated(scene)
+    assert await has_devices(scene) != source
+    [claim] = (await scene.store.list(kinds.RESOURCE_CLAIM, "here")).items
+    assert [owner["kind"] for owner in claim["metadata"]["ownerReferences"]] == ["VirtualMachine"]
+    [booking] = await scene.bookings()
+    assert (booking.device, booking.holder.uid) == (before.device, before.holder.uid), "no device of the target was booked"
+    await scene.check_books()
+
+
 async def test_each_device_without_a_free_twin_is_named_until_it_has_one(scene: Scene) -> None:
     await start(scene, [exactly("gpu"), exactly("disk", "disk")])
     await start(scene, [exactly("gpu", count=2), exactly("disk", "disk")], name="green")

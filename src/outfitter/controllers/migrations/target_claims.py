@@ -20,7 +20,7 @@ from outfitter.api.device import MDEV_NAMES, flag_attribute
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims
 from outfitter.controllers import launcher_pod
-from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, SourceView, stays
+from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, SourceView
 from outfitter.scheduling.device_twins import SAME, first_attribute
 
 REPLACES = "outfitter.dev/replaces-claim"  # annotation of a target's claim: the claim that it replaces if the VM arrives
@@ -50,11 +50,12 @@ def target_claims(vmi: Object, job: Object, pod: Object, view: SourceView) -> li
 
 
 def without_unplugged(vmi: Object, pod: Object, view: SourceView) -> Object:
-    """The target's pod without claims by name whose devices were unplugged: such a claim stays where it is allocated."""
+    """The target's pod without claims by name whose devices were unplugged: such a claim stays where it is allocated, also one
+    that the VM owns."""
     used = {ref.claim for ref in device_refs.request_refs(vmi)}
     left = pod_claims.entries_by_request(view.pod or {}) - used
     listed = pod["spec"].get("resourceClaims") or ()
-    kept = [entry for entry in listed if entry["name"] not in left or not stays(vmi, entry["name"], view)]
+    kept = [entry for entry in listed if entry["name"] not in left]
     return pod if len(kept) == len(listed) else {**pod, "spec": {**pod["spec"], "resourceClaims": kept}}
 
 
