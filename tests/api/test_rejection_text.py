@@ -242,6 +242,7 @@ EXAMPLES: dict[str, Rejection] = {
     "a claim that is reserved for others": of(Code.CLAIM_NOT_RESERVED, claim="c", pod="p"),
     "a DRA driver that is not registered": of(Code.DRIVER_NOT_REGISTERED, driver="net.example.com", claim="c"),
     "a DRA driver that failed": of(Code.DRIVER_CALL_FAILED, driver="net.example.com", message="no firmware"),
+    "a DRA driver that is not accepted": of(Code.DRIVER_REFUSED, driver="net.example.com", message="its socket is a file"),
     "DRA drivers that do not answer": of(Code.DRIVER_CALL_PENDING, seconds=12),
     "devices that are not booked": of(Code.NOT_BOOKED, devices=("gpu-0", "gpu-1"), claim="c", host="node-1"),
     **{f"a message of the node: {code}": of(code, message="0000:65:00.0 is no longer on the bus") for code in (

@@ -115,6 +115,7 @@ class RejectionCode(enum.StrEnum):
     DRIVER_NOT_REGISTERED = "DriverNotRegistered"
     DRIVER_CALL_FAILED = "DriverCallFailed"
     DRIVER_CALL_PENDING = "DriverCallPending"
+    DRIVER_REFUSED = "DriverRefused"
     IOMMU_GROUP_SHARED = "IommuGroupShared"
     VFS_PRESENT = "VfsPresent"
     PREPARE_FAILED = "PrepareFailed"

@@ -604,6 +604,7 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.DRIVER_NOT_REGISTERED: lambda rejection, wording: (
         f"DRA driver {rejection['driver']} is not registered: claim {rejection['claim']} has a device of it"),
     _Code.DRIVER_CALL_FAILED: lambda rejection, wording: f"DRA driver {rejection['driver']}: {rejection['message']}",
+    _Code.DRIVER_REFUSED: lambda rejection, wording: f"DRA driver {rejection['driver']}: {rejection['message']}",
     _Code.DRIVER_CALL_PENDING: lambda rejection, wording: (
         f"the DRA drivers of its claims have not answered for {rejection['seconds']} s"),
     _Code.IOMMU_GROUP_SHARED: _message,

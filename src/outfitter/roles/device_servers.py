@@ -34,7 +34,8 @@ class DeviceServers:
         self.manager = DeviceManager(host.name, folder, connect or PluginClient, topology_settings(host), clock=clock)
         self.dra_manager = DraManager(
             host.name, host.driver, FolderFiles(folder, durable=not host.simulated),
-            DriverRegistry(host.name, host.driver, connect_driver or DriverClient, clock=clock), clock=clock,
+            DriverRegistry(host.name, host.driver, connect_driver or DriverClient, clock=clock, problem=self.manager.problem),
+            clock=clock,
             expected=lambda driver: host.drivers_expected or (folder / "plugins" / driver).is_dir(),
             whole=host.drivers_expected)
         self._registration = RegistrationServer(self.manager)

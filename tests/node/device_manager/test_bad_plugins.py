@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from outfitter.api import rejection_conditions
 from outfitter.api.kinds import Object
+from outfitter.api.rejection import RejectionCode
+from outfitter.ledger import book
 from outfitter.node.device_manager.checkpoint_file import LARGEST, CheckpointFile
-from outfitter.node.device_manager.device_manager import UPDATES
+from outfitter.node.device_manager.update_rate import UPDATES
 from outfitter.node.kubelet.proto import device_plugin_v1beta1_pb2 as pb
 from tests.cases.assignment.plugins import PlayedPlugin, register
+from tests.cases.assignment.pod_view import pod_path
 from tests.cases.assignment.world import World
 from tests.node.device_manager.test_device_plugins import GPU, create, run, world
 
@@ -119,3 +123,105 @@ def test_a_checkpoint_that_is_too_large_is_not_read(tmp_path: Path, caplog: pyte
         file.truncate(LARGEST + 1)
     assert not CheckpointFile(tmp_path).load().entries
     assert "more than" in caplog.text
+
+
+# -- answers
+
+def spoil(monkeypatch: pytest.MonkeyPatch, plugin: PlayedPlugin, method: str, answer: Callable[[], Any]) -> None:
+    """Have a plugin answer a method otherwise, from its next start on."""
+    usual = getattr(plugin, method)
+
+    async def call(request: Any, context: Any) -> Any:
+        await usual(request, context)
+        return answer()
+
+    monkeypatch.setattr(plugin, method, call)
+
+
+async def booked(made: World) -> list[tuple[str, str]]:
+    return sorted((each.device.device, each.holder.name) for each in (await book.read(made.store, "n1")).bookings)
+
+
+class Raw:
+    """An answer in bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def SerializeToString(self) -> bytes:  # as messages
+        return self._content
+
+
+@pytest.mark.parametrize(("content", "says"), [
+    pytest.param(b"\xff\xff\xff\xff", "not a message of this API", id="no message"),
+    pytest.param(b"\0" * ((16 << 20) + 1), "larger than max", id="too large"),
+])
+async def test_an_answer_to_allocate_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, content: bytes, says: str) -> None:
+    async with world() as (made, steps):
+        spoil(monkeypatch, made.plugins["gpu"], "_allocate", lambda: Raw(content))
+        await steps.run({"op": "start_plugin", "plugin": "gpu"})
+        await made.settle()
+        pod = await run(made, steps, "p", gpu=1)
+        assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "UnexpectedAdmissionError")
+        assert says in pod["status"]["message"]
+        assert (await run(made, steps, "other", nic=1))["status"]["phase"] == "Running"
+        assert await booked(made) == [("n0", "other")], "no device leaks"
+
+
+async def test_a_list_that_is_no_message_is_an_event_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as (made, steps):
+        monkeypatch.setattr(made.plugins["gpu"], "_list", lambda: Raw(b"\xff\xff\xff\xff"))
+        await steps.run({"op": "start_plugin", "plugin": "gpu"})
+        await made.settle()
+        [message] = await refusals(made)
+        assert "its list cannot be read: ListAndWatch: the answer is not a message" in message
+        assert (await run(made, steps, "other", nic=1))["status"]["phase"] == "Running"
+
+
+async def test_a_plugin_that_ends_within_allocate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubelet rejects the pod; here it keeps its device, and goes on when the plugin is back."""
+    async with world() as (made, steps):
+        gpu = made.plugins["gpu"]
+        usual, ends = gpu._allocate, [True]
+
+        async def allocate(request: Any, context: Any) -> Any:
+            if ends[0]:
+                asyncio.create_task(gpu.stop())  # noqa: RUF006  # the connection breaks: there is no answer
+                await asyncio.Event().wait()
+            return await usual(request, context)
+
+        monkeypatch.setattr(gpu, "_allocate", allocate)
+        await steps.run({"op": "start_plugin", "plugin": "gpu"})
+        await made.settle()
+        pod = await run(made, steps, "p", gpu=1)
+        assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Pending", "WaitingForDevicePlugin")
+        assert list(rejection_conditions.of(pod)) == [RejectionCode.DEVICE_PLUGIN_MISSING]
+        assert await booked(made) == [("g0", "p")]
+        assert (await run(made, steps, "other", nic=1))["status"]["phase"] == "Running"
+        ends[0] = False
+        await steps.run({"op": "start_plugin", "plugin": "gpu"})
+        await made.settle(10.0)
+        assert (await made.must("GET", pod_path("p")))["status"]["phase"] == "Running"
+        assert await booked(made) == [("g0", "p"), ("n0", "other")]
+        assert (await run(made, steps, "q", gpu=1))["status"]["phase"] == "Running"
+        await steps.run({"op": "finish", "pod": "p", "phase": "Succeeded"})
+        await made.settle()
+        assert await booked(made) == [("g1", "q"), ("n0", "other")]
+
+
+async def test_a_pod_that_is_deleted_while_its_plugin_is_gone_leaves_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as (made, steps):
+        gpu = made.plugins["gpu"]
+
+        async def allocate(request: Any, context: Any) -> Any:
+            asyncio.create_task(gpu.stop())  # noqa: RUF006
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(gpu, "_allocate", allocate)
+        await steps.run({"op": "start_plugin", "plugin": "gpu"})
+        await made.settle()
+        await run(made, steps, "p", gpu=1)
+        await made.send("DELETE", pod_path("p"))
+        await made.settle()
+        assert "p" not in await made.pods()
+        assert await booked(made) == []

@@ -99,8 +99,10 @@ async def test_a_plugin_that_hangs_keeps_only_its_pods_waiting(monkeypatch: pyte
     async with world() as (made, steps):
         answers = hang(monkeypatch, made, made.plugins["gpu"], method)
         await steps.run({"op": "start_plugin", "plugin": "gpu", "prefers": ["g1"], "prestart": True})
+        await made.settle(1)  # pods that wait for the plugin itself go on in any order
         for name in ("waits", "next"):
             await create(steps, name, gpu=1)
+            await made.settle(1)
         await made.settle(5)
         for name in ("waits", "next"):
             assert (await made.must("GET", pod_path(name)))["status"]["phase"] == "Pending"

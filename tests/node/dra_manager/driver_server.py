@@ -45,6 +45,9 @@ class DriverServer:
     skips: set[tuple[str, str]] = field(default_factory=set)
     extra: str = ""  # the uid of a claim that is in its answers without being asked for
     hangs: asyncio.Event = field(default_factory=asyncio.Event)  # cleared: calls wait
+    spoils: Callable[[str, Any], Any] | None = None  # method and answer -> another answer, or its bytes
+    endpoint: str = ""  # what it says of itself, if not `socket`
+    deaf: bool = False  # it does not accept its registration status
     registry: Path | None = None  # the folder in which it is found by a registration socket
     notified: list[tuple[bool, str]] = field(default_factory=list)
 
@@ -65,7 +68,7 @@ class DriverServer:
         for service in HEALTH:
             self._add(service, {"NodeWatchResources": self._watch})
         self._add("pluginregistration.Registration", {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notify})
-        sockets = [self.socket, *([self.registry / f"{self.name}-reg.sock"] if self.registry else [])]
+        sockets = [self.socket, *([self.registry / f"{self.name[:40]}-reg.sock"] if self.registry else [])]
         for socket in sockets:
             socket.parent.mkdir(parents=True, exist_ok=True)
             self._server.add_insecure_port(f"unix:{socket}")
@@ -76,18 +79,22 @@ class DriverServer:
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(None)
-            for socket in (self.socket, *([self.registry / f"{self.name}-reg.sock"] if self.registry else [])):
+            for socket in (self.socket, *([self.registry / f"{self.name[:40]}-reg.sock"] if self.registry else [])):
                 socket.unlink(missing_ok=True)
 
     def _get_info(self, service: str, method: str, answer: Any) -> Any:
         async def call(request: Any, context: Any) -> Any:
-            return answer(type="DRAPlugin", name=self.name, endpoint=str(self.socket), supported_versions=self.versions)
+            out = answer(type="DRAPlugin", name=self.name, endpoint=self.endpoint or str(self.socket),
+                         supported_versions=self.versions)
+            return self._spoilt(method, out)
 
         return call
 
     def _notify(self, service: str, method: str, answer: Any) -> Any:
         async def call(request: Any, context: Any) -> Any:
             self.notified.append((request.plugin_registered, request.error))
+            if self.deaf:
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "what is that?")
             return answer()
 
         return call
@@ -100,7 +107,7 @@ class DriverServer:
             messages = [message_factory.GetMessageClass(each) for each in (described.input_type, described.output_type)]
             wrap = grpc.unary_stream_rpc_method_handler if name == "NodeWatchResources" else grpc.unary_unary_rpc_method_handler
             handlers[name] = wrap(method(service, name, messages[1]), request_deserializer=messages[0].FromString,
-                                  response_serializer=lambda answer: answer.SerializeToString())
+                                  response_serializer=_written)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
 
     def _prepare(self, service: str, method: str, answer: Any) -> Any:
@@ -110,15 +117,18 @@ class DriverServer:
                 for device in self.devices.get(claim.name, self.devices.get("", ())) if claim.uid in out.claims else ():
                     out.claims[claim.uid].devices.add(request_names=["r"], pool_name="n1", device_name=device,
                                                       cdi_device_ids=[f"{self.name}/dev={device}"])
-            return out
+            return self._spoilt(method, out)
 
         return call
 
     def _unprepare(self, service: str, method: str, answer: Any) -> Any:
         async def call(request: Any, context: Any) -> Any:
-            return await self._answer(service, method, answer, request, context)
+            return self._spoilt(method, await self._answer(service, method, answer, request, context))
 
         return call
+
+    def _spoilt(self, method: str, answer: Any) -> Any:
+        return answer if self.spoils is None else self.spoils(method, answer)
 
     async def _answer(self, service: str, method: str, answer: Any, request: Any, context: Any) -> Any:
         self.calls.append((service.removeprefix("k8s.io.kubelet.pkg.apis.dra."), method,
@@ -144,7 +154,7 @@ class DriverServer:
                 for device, (word, timeout) in health.items():
                     out.devices.add(device={"pool_name": "n1", "device_name": device}, health=CODES[word],
                                     health_check_timeout_seconds=timeout, message=f"{device} is {word}")
-                yield out
+                yield self._spoilt(method, out)
 
         return call
 
@@ -164,3 +174,8 @@ class DriverServer:
 
     def claims(self, method: str) -> list[tuple[str, ...]]:
         return [claims for _, name, claims in self.calls if name == method]
+
+
+def _written(answer: Any) -> bytes:
+    written: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
+    return written

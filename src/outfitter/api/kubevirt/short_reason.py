@@ -94,6 +94,7 @@ CODES: Mapping[Code, str] = {
     Code.DRIVER_NOT_REGISTERED: "its DRA driver is not registered",
     Code.DRIVER_CALL_FAILED: "its DRA driver failed",
     Code.DRIVER_CALL_PENDING: "its DRA driver does not answer",
+    Code.DRIVER_REFUSED: "a DRA driver is not accepted",
     Code.CLAIM_NOT_RESERVED: "its claim is reserved for others",
     Code.IOMMU_GROUP_SHARED: "the host uses its IOMMU group",
     Code.VFS_PRESENT: "the PF has VFs",

@@ -26,6 +26,7 @@ from outfitter.node.device_manager.plugin_resource import (
     PluginResource,
     wrong_registration,
 )
+from outfitter.node.device_manager.update_rate import UpdateRate
 from outfitter.scheduling.topology.settings import TopologySettings
 from outfitter.store.clock import Clock, within
 
@@ -35,7 +36,6 @@ FOLDER = "device-plugins"  # below the kubelet's
 DIAL = 10.0  # seconds until a plugin that has registered must accept a connection
 DIAL_EVERY = 0.5
 ANSWER = 10.0  # seconds for an answer
-UPDATES, UPDATES_PER_SECOND = 50, 10.0  # lists that are read at once, and then per second
 MOST_PROBLEMS = 256  # resources of which is kept what was wrong with their plugins
 LONGER: Mapping[str, float] = {"Allocate": 300.0, "PreStartContainer": 30.0}  # for answers that wait for hardware
 
@@ -52,7 +52,7 @@ class DeviceManager:
         self.file = CheckpointFile(folder / FOLDER)
         self.allocations: dict[tuple[str, str, str], ContainerAllocation] = {}  # pod's uid, container, resource -> the answer
         self._watches: dict[str, asyncio.Task[None]] = {}  # by resource
-        self._problems: dict[str, Rejection] = {}  # resource -> what was wrong with its plugin the last time
+        self._problems: dict[str, Rejection] = {}  # resource, or driver -> what was wrong with it the last time
         self._unreported: dict[str, Rejection] = {}  # of these, what `take_problems` has not returned
 
     def on_change(self, changed: Callable[[], None]) -> None:
@@ -109,10 +109,10 @@ class DeviceManager:
 
     def refuse(self, resource: str, why: str) -> None:
         """Record why a plugin is not registered."""
-        self._problem(resource, plugin_device_list.refused(resource, why))
+        self.problem(resource, plugin_device_list.refused(resource, why))
 
-    def _problem(self, resource: str, why: Rejection | None) -> None:
-        """What is wrong with a plugin; None: nothing any more."""
+    def problem(self, resource: str, why: Rejection | None) -> None:
+        """What is wrong with a plugin or a DRA driver; None: nothing any more."""
         key = resource[:plugin_device_list.LONGEST_ID]
         if why is None:
             self._problems.pop(key, None)
@@ -150,7 +150,7 @@ class DeviceManager:
             self.refuse(name, error.message)
             raise
         await self._leave(name)
-        self._problem(name, None)
+        self.problem(name, None)
         resource = self.resources.setdefault(name, PluginResource(name))
         resource.socket, resource.inode, resource.plugin, resource.options = socket, inode, plugin, options
         resource.listed, resource.gone_since = False, None
@@ -184,13 +184,10 @@ class DeviceManager:
     async def _watch(self, resource: PluginResource, plugin: DevicePlugin) -> None:
         """Until the plugin ends."""
         try:
-            updates, since = float(UPDATES), self._clock.monotonic()
+            rate = UpdateRate(self._clock)
             async for devices in plugin.watch():
                 self._list(resource, devices)
-                now = self._clock.monotonic()
-                updates, since = min(float(UPDATES), updates + (now - since) * UPDATES_PER_SECOND) - 1, now
-                if updates < 0:  # the plugin waits until its next list is read
-                    await self._clock.sleep(-updates / UPDATES_PER_SECOND)
+                await rate.wait(len(devices))
         except OutfitterError as error:
             log.warning("%s: the device plugin of %s is gone: %s", self.host, resource.name, error.message)
             if isinstance(error, NotReady):
@@ -201,7 +198,7 @@ class DeviceManager:
 
     def _list(self, resource: PluginResource, devices: Sequence[PluginDevice]) -> None:
         read = plugin_device_list.read_list(resource.name, devices)
-        self._problem(resource.name, read.problem)
+        self.problem(resource.name, read.problem)
         if not resource.listed or list(read.devices) != list(resource.devices.values()):
             resource.list(read.devices)
             self._notify()

@@ -19,6 +19,8 @@ from outfitter.node.kubelet.proto import device_plugin_v1beta1_pb2 as pb
 
 SERVICE = "v1beta1.DevicePlugin"
 LARGEST = 16 << 20  # bytes of a message: more devices than are used (`plugin_device_list.MOST_DEVICES`)
+UNREADABLE = "the answer is not a message of this API"  # gRPC returns None for one
+LONGEST_MESSAGE = 1024  # characters of what a plugin says
 GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
@@ -40,6 +42,8 @@ class PluginClient:
                                                  response_deserializer=pb.ListAndWatchResponse.FromString)
         try:
             async for answer in method(pb.Empty()):
+                if answer is None:
+                    raise NotReady(f"ListAndWatch: {UNREADABLE}")
                 yield [_device(device) for device in itertools.islice(answer.devices, MOST_DEVICES + 1)]
         except grpc.aio.AioRpcError as error:
             raise _failure("ListAndWatch", error) from error
@@ -68,16 +72,19 @@ class PluginClient:
         method: Any = self._channel.unary_unary(f"/{SERVICE}/{name}", request_serializer=_written,
                                                 response_deserializer=answer.FromString)
         try:
-            return await method(request)
+            found = await method(request)
         except grpc.aio.AioRpcError as error:
             raise _failure(name, error) from error
+        if found is None:
+            raise NotReady(f"{name}: {UNREADABLE}")
+        return found
 
 
 def _failure(method: str, error: grpc.aio.AioRpcError) -> NotReady | Unavailable:
     """In the plugin's own words."""
     if error.code() in GONE:
         return Unavailable(f"{method}: the device plugin is gone: {error.details()}")
-    return NotReady(error.details() or f"{method} failed with {error.code().name}")
+    return NotReady((error.details() or f"{method} failed with {error.code().name}")[:LONGEST_MESSAGE])
 
 
 _written: Callable[[Any], bytes] = lambda message: message.SerializeToString()  # noqa: E731

@@ -29,6 +29,9 @@ GET_INFO, NOTIFY = 10.0, 5.0  # seconds for the plugin's answers
 RETRY_FIRST, RETRY_MOST = 0.5, 122.0  # seconds; doubled each time
 
 
+SocketKey = tuple[Path, int]  # and inode: a socket that is created again is another one
+
+
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
     """Who a plugin is."""
@@ -53,7 +56,8 @@ class PluginWatcher:
     def __init__(self, folder: Path, handlers: Mapping[str, PluginHandler], *, clock: Clock) -> None:
         """`folder`: the kubelet's. `handlers` by the type of plugin."""
         self._folder, self._handlers, self._clock = folder / FOLDER, handlers, clock
-        self._sockets: dict[tuple[Path, int], asyncio.Task[PluginInfo | None]] = {}  # and inode -> its registration
+        self._sockets: dict[SocketKey, asyncio.Task[None]] = {}  # -> its registration
+        self._registered: dict[SocketKey, PluginInfo] = {}
         self._scan: asyncio.Task[None] | None = None
         self._removing: set[asyncio.Task[None]] = set()
 
@@ -71,36 +75,39 @@ class PluginWatcher:
         while True:
             found = set(_sockets(self._folder))
             for key in [key for key in self._sockets if key not in found]:
-                removing = asyncio.create_task(self._remove(self._sockets.pop(key)))
+                removing = asyncio.create_task(self._remove(key, self._sockets.pop(key)))
                 self._removing.add(removing)
                 removing.add_done_callback(self._removing.discard)
             for key in sorted(found - self._sockets.keys()):
-                self._sockets[key] = asyncio.create_task(self._register(key[0]))
+                self._sockets[key] = asyncio.create_task(self._register(key))
             await self._clock.sleep(SCAN_EVERY)
 
-    async def _remove(self, registration: asyncio.Task[PluginInfo | None]) -> None:
-        if not registration.done():
-            registration.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            info = await registration
-            if info is not None:
-                await self._handlers[info.type].remove(info)
+    async def _remove(self, key: SocketKey, registration: asyncio.Task[None]) -> None:
+        registration.cancel()
+        await asyncio.wait({registration})
+        if (info := self._registered.pop(key, None)) is not None:
+            await self._handlers[info.type].remove(info)
 
-    async def _register(self, socket: Path) -> PluginInfo | None:
+    async def _register(self, key: SocketKey) -> None:
         """Until it is registered."""
-        delay = RETRY_FIRST
+        socket, delay = key[0], RETRY_FIRST
         while True:
             try:
-                return await self._register_once(socket)
+                await self._register_once(key)
             except (OutfitterError, grpc.aio.AioRpcError) as error:
                 text = error.message if isinstance(error, OutfitterError) else error.details()
                 log.warning("%s is not registered, and tried again in %.1f s: %s", socket, delay, text)
+            else:
+                return
             await self._clock.sleep(delay)
             delay = min(delay * 2, RETRY_MOST)
 
-    async def _register_once(self, socket: Path) -> PluginInfo:
+    async def _register_once(self, key: SocketKey) -> None:
+        socket, _ = key
         async with grpc.aio.insecure_channel(f"unix:{socket}", options=[("grpc.enable_retries", 0)]) as channel:
             answer = await _call(channel, "GetInfo", pb.InfoRequest(), pb.PluginInfo, GET_INFO)
+            if answer is None:  # what gRPC returns for it
+                raise NotReady("GetInfo: the answer is not a message of this API")
             info = PluginInfo(answer.type, answer.name, Path(answer.endpoint or socket), tuple(answer.supported_versions))
             try:
                 handler = self._handlers.get(info.type)
@@ -109,12 +116,18 @@ class PluginWatcher:
                                    f"{', '.join(self._handlers)}")
                 await handler.add(info)
             except OutfitterError as error:
-                status = pb.RegistrationStatus(plugin_registered=False, error=error.message)
-                await _call(channel, "NotifyRegistrationStatus", status, pb.RegistrationStatusResponse, NOTIFY)
+                await _notify(channel, socket, pb.RegistrationStatus(plugin_registered=False, error=error.message))
                 raise
-            await _call(channel, "NotifyRegistrationStatus", pb.RegistrationStatus(plugin_registered=True),
-                        pb.RegistrationStatusResponse, NOTIFY)
-            return info
+            self._registered[key] = info  # also if it is removed, or does not answer, while it is notified
+            await _notify(channel, socket, pb.RegistrationStatus(plugin_registered=True))
+
+
+async def _notify(channel: grpc.aio.Channel, socket: Path, status: Any) -> None:
+    """A plugin that does not answer is registered all the same, or not, as a kubelet does it."""
+    try:
+        await _call(channel, "NotifyRegistrationStatus", status, pb.RegistrationStatusResponse, NOTIFY)
+    except grpc.aio.AioRpcError as error:
+        log.warning("%s did not accept its registration status: %s", socket, error.details())
 
 
 async def _call(channel: grpc.aio.Channel, name: str, request: Any, answer: Any, timeout: float) -> Any:
@@ -123,7 +136,7 @@ async def _call(channel: grpc.aio.Channel, name: str, request: Any, answer: Any,
     return await method(request, timeout=timeout)
 
 
-def _sockets(folder: Path) -> Iterator[tuple[Path, int]]:
+def _sockets(folder: Path) -> Iterator[SocketKey]:
     """The sockets below a folder; names with a leading dot are skipped, links are not followed."""
     try:
         entries = list(os.scandir(folder))

@@ -1,10 +1,11 @@
 """Which driver is called for which claims of a pod, and what its answers mean. Pure; `dra_manager` makes the calls.
 
     plan_prepare(pod, claims, known, drivers)  -> PreparePlan | Rejection     # before anything is recorded or called
-    check_prepared("net.example.com", asked, answer) -> None | Rejection"""
+    check_prepared("net.example.com", asked, answer, plan.allocated) -> None | Rejection"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,13 +18,19 @@ from outfitter.node.dra_manager.dra_driver import ClaimAnswer
 from outfitter.node.kubelet.claim_reference import ClaimReference
 
 PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
+LONGEST_MESSAGE = 1024  # characters of what a driver says
+MOST_ENTRIES = 1024  # devices, and CDI ids, in the answer for one claim; an allocation has at most 32 devices
+_CDI_ID = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_.-]*=[A-Za-z0-9][A-Za-z0-9_.:-]*")
+LONGEST_CDI_ID = 512
 Batches = Mapping[str, tuple[ClaimReference, ...]]  # driver -> the claims of one call
+Allocated = Mapping[str, Collection[tuple[str, str, str]]]  # claim's uid -> driver, pool and name of its devices
 
 
 @dataclass(frozen=True, slots=True)
 class PreparePlan:
     claims: tuple[ClaimInfoState, ...]  # of the pod, with the pod among their users, as they are to be recorded first
     calls: Batches
+    allocated: Allocated
 
 
 def plan_prepare(
@@ -43,7 +50,16 @@ def plan_prepare(
                 return Rejection.of(RejectionCode.DRIVER_NOT_REGISTERED, driver=driver, claim=meta["name"])
     infos = tuple(with_pod(known.get(claim["metadata"]["uid"]) or new_info(claim, own), uid) for claim in claims)
     waiting = [info for info in infos if info.uid not in prepared]
-    return PreparePlan(infos, batches(waiting, called))
+    allocated = {claim["metadata"]["uid"]: {(result["driver"], result["pool"], result["device"])
+                                            for result in pod_claims.allocation_results(claim)} for claim in claims}
+    return PreparePlan(infos, batches(waiting, called), allocated)
+
+
+def plan_again(infos: Sequence[ClaimInfoState], called: Callable[[str], bool]) -> PreparePlan:
+    """For claims that are in use, as `allocated_info` describes them."""
+    return PreparePlan(tuple(infos), batches(infos, called), {
+        info.uid: {(driver, device.pool, device.device) for driver, devices in info.drivers.items() for device in devices}
+        for info in infos})
 
 
 def reserved(claim: Object, pod_uid: str) -> bool:
@@ -89,10 +105,34 @@ def reference(info: ClaimInfoState) -> ClaimReference:
 
 
 def check_prepared(
-    driver: str, asked: Sequence[ClaimReference], answer: Mapping[str, ClaimAnswer]
+    driver: str, asked: Sequence[ClaimReference], answer: Mapping[str, ClaimAnswer], allocated: Allocated
 ) -> Rejection | None:
-    """None: every claim is prepared."""
-    return _check(PREPARE, driver, asked, {uid: result.error for uid, result in answer.items()})
+    """None: every claim is prepared, with devices of its own."""
+    if (why := _check(PREPARE, driver, asked, {uid: result.error for uid, result in answer.items()})) is not None:
+        return why
+    for claim in asked:
+        if wrong := _wrong_devices(driver, answer[claim.uid].devices, allocated.get(claim.uid, ())):
+            return failed_call(driver, f"{PREPARE} answered for ResourceClaim {claim.name} with {wrong}")
+    return None
+
+
+def _wrong_devices(
+    driver: str, devices: Sequence[ClaimDeviceState], allocated: Collection[tuple[str, str, str]]
+) -> str:
+    """What of an answer for a claim cannot be used; "" if all can. Devices may be missing in it, and so may CDI ids."""
+    if max(len(devices), sum(len(device.cdi_ids) for device in devices)) > MOST_ENTRIES:
+        return f"more than {MOST_ENTRIES} devices or CDI ids"
+    for device in devices:
+        if (driver, device.pool, device.device) not in allocated:
+            return f"device {_short(f'{device.pool}/{device.device}')}, which is not allocated to it"
+        for cdi_id in device.cdi_ids:
+            if len(cdi_id) > LONGEST_CDI_ID or not _CDI_ID.fullmatch(cdi_id):
+                return f"the CDI id {_short(repr(cdi_id))} of {device.device}; a CDI id is vendor/class=device"
+    return ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 128 else f"{text[:128]}..."
 
 
 def check_unprepared(driver: str, asked: Sequence[ClaimReference], answer: Mapping[str, str]) -> Rejection | None:
@@ -112,7 +152,8 @@ def _check(method: str, driver: str, asked: Sequence[ClaimReference], errors: Ma
 
 
 def failed_call(driver: str, message: str) -> Rejection:
-    return Rejection.of(RejectionCode.DRIVER_CALL_FAILED, driver=driver, message=message)
+    shown = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
+    return Rejection.of(RejectionCode.DRIVER_CALL_FAILED, driver=driver, message=shown)
 
 
 def with_devices(

@@ -21,7 +21,7 @@ from outfitter.node.device_manager import dra_checkpoint
 from outfitter.node.device_manager.checkpoint import DamagedCheckpoint
 from outfitter.node.device_manager.dra_checkpoint import ClaimInfoState
 from outfitter.node.dra_manager import claim_calls, claim_status
-from outfitter.node.dra_manager.claim_calls import Batches, PreparePlan
+from outfitter.node.dra_manager.claim_calls import Allocated, Batches, PreparePlan
 from outfitter.node.dra_manager.device_health import KnownHealth
 from outfitter.node.dra_manager.driver_registry import DriverRegistry
 from outfitter.node.kubelet.claim_reference import ClaimReference
@@ -162,12 +162,14 @@ class DraManager:
         if (unsaved := self._save()) is not None:
             return unsaved
         for driver, claims in plan.calls.items():
-            if (why := await self._call_prepare(driver, claims)) is not None:
+            if (why := await self._call_prepare(driver, claims, plan.allocated)) is not None:
                 return why
         self._prepared.update(claim.uid for claims in plan.calls.values() for claim in claims)
         return self._save()
 
-    async def _call_prepare(self, name: str, claims: Sequence[ClaimReference]) -> Rejection | None:
+    async def _call_prepare(
+        self, name: str, claims: Sequence[ClaimReference], allocated: Allocated
+    ) -> Rejection | None:
         driver = self.drivers.get(name)
         if driver is None:
             return Rejection.of(RejectionCode.DRIVER_NOT_REGISTERED, driver=name, claim=claims[0].name)
@@ -175,7 +177,7 @@ class DraManager:
             answer = await driver.prepare(claims)
         except OutfitterError as error:
             return claim_calls.failed_call(name, error.message)
-        if (why := claim_calls.check_prepared(name, claims, answer)) is not None:
+        if (why := claim_calls.check_prepared(name, claims, answer, allocated)) is not None:
             return why
         for claim in claims:
             if (known := self._claims.get(claim.uid)) is not None:
@@ -205,10 +207,10 @@ class DraManager:
         ready = [claim for claim in claims if all(map(self._is_registered, filter(self._is_called, claim.drivers)))]
         if not ready:
             return
-        calls = claim_calls.batches(ready, self._is_called)
+        plan = claim_calls.plan_again(ready, self._is_called)
         self._rebuilt -= {claim.uid for claim in ready}
-        task = asyncio.create_task(self._prepare(PreparePlan(tuple(ready), calls)))
-        self._hold(task, calls)
+        task = asyncio.create_task(self._prepare(plan))
+        self._hold(task, plan.calls)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         task.add_done_callback(lambda done: self._refreshed(done, ready))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ import grpc.aio
 
 from outfitter.errors import NotReady
 from outfitter.node.device_manager.dra_checkpoint import ClaimDeviceState
+from outfitter.node.dra_manager.device_health import MOST_DEVICES
 from outfitter.node.dra_manager.dra_driver import ClaimAnswer, DeviceHealth, DriverServices, ReportedHealth
 from outfitter.node.kubelet.claim_reference import ClaimReference
 from outfitter.node.kubelet.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2
 
 CALL = 45.0  # seconds for a driver's answer, as the kubelet's
 HEALTH_TIMEOUT = 30.0  # seconds, where a driver does not say
-LARGEST = 64 << 20  # bytes of a message: several 100,000 devices
+LARGEST = 16 << 20  # bytes of a message: several 100,000 devices
 LONGEST_MESSAGE = 1024  # characters of a device's health, as the kubelet's
+UNREADABLE = "the answer is not a message of this API"  # gRPC returns None for one
 PREFIX = "k8s.io.kubelet.pkg.apis.dra"
 _MESSAGES: dict[str, Any] = {
     "v1.DRAPlugin": dra_v1_pb2, "v1beta1.DRAPlugin": dra_v1beta1_pb2,
@@ -28,8 +31,9 @@ _HEALTH = {0: DeviceHealth.UNKNOWN, 1: DeviceHealth.HEALTHY, 2: DeviceHealth.UNH
 
 
 class DriverClient:
-    def __init__(self, socket: Path, services: DriverServices) -> None:
-        self._services, self._pb = services, _MESSAGES[services.plugin]
+    def __init__(self, socket: Path, services: DriverServices, *, seconds: float = CALL) -> None:
+        """`seconds`: for an answer."""
+        self._services, self._pb, self._seconds = services, _MESSAGES[services.plugin], seconds
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=[
             ("grpc.enable_retries", 0), ("grpc.max_receive_message_length", LARGEST)])
 
@@ -50,9 +54,11 @@ class DriverClient:
             response_deserializer=pb.NodeWatchResourcesResponse.FromString)
         try:
             async for answer in method(pb.NodeWatchResourcesRequest()):
-                yield [_health(device) for device in answer.devices]
+                if answer is None:
+                    raise NotReady(f"NodeWatchResources: {UNREADABLE}")
+                yield [_health(device) for device in itertools.islice(answer.devices, MOST_DEVICES + 1)]
         except grpc.aio.AioRpcError as error:
-            raise _failure("NodeWatchResources", error) from error
+            raise self._failure("NodeWatchResources", error) from error
 
     async def connections(self) -> AsyncIterator[bool]:
         while True:
@@ -73,16 +79,18 @@ class DriverClient:
             f"/{PREFIX}.{self._services.plugin}/{name}", request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString)
         try:
-            return await method(request, timeout=CALL)
+            found = await method(request, timeout=self._seconds)
         except grpc.aio.AioRpcError as error:
-            raise _failure(name, error) from error
+            raise self._failure(name, error) from error
+        if found is None:
+            raise NotReady(f"{name}: {UNREADABLE}")
+        return found
 
-
-def _failure(method: str, error: grpc.aio.AioRpcError) -> NotReady:
-    """In the driver's own words."""
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return NotReady(f"{method}: no answer within {CALL:.0f} s")
-    return NotReady(f"{method}: {error.details() or error.code().name}")
+    def _failure(self, method: str, error: grpc.aio.AioRpcError) -> NotReady:
+        """In the driver's own words."""
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return NotReady(f"{method}: no answer within {self._seconds:g} s")
+        return NotReady(f"{method}: {error.details() or error.code().name}")
 
 
 def _device(device: Any) -> ClaimDeviceState:

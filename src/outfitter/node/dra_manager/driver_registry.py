@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outfitter.api.device import DeviceId
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.validate import names
 from outfitter.errors import NotReady, OutfitterError
+from outfitter.node.device_manager.update_rate import UpdateRate
+from outfitter.node.dra_manager import device_health
 from outfitter.node.dra_manager.device_health import HealthCache
 from outfitter.node.dra_manager.dra_driver import SERVICES, Connect, DraDriver, choose_services
 from outfitter.store.clock import Clock
 
 log = logging.getLogger(__name__)
+LONGEST_PATH = 256  # characters of an endpoint in messages; a socket's has at most 107
+LONGEST_NAME = 128  # characters of what a driver calls itself, in messages
 STREAM_AGAIN = 5.0  # seconds until a health stream that ended is opened again
 EXPIRE_EVERY = 1.0  # seconds between two looks for devices that were not reported in time
 
@@ -45,9 +50,13 @@ class _Registration:
 
 
 class DriverRegistry:
-    def __init__(self, host: str, own: str, connect: Connect, *, clock: Clock) -> None:
-        """`own`: our driver, which no other may pose as."""
-        self._host, self._own, self._connect, self._clock = host, own, connect, clock
+    def __init__(
+        self, host: str, own: str, connect: Connect, *, clock: Clock,
+        problem: Callable[[str, Rejection | None], None] = lambda key, why: None,
+    ) -> None:
+        """`own`: our driver, which no other may pose as. `problem`: called with what is wrong with a driver, and None when that
+        is over."""
+        self._host, self._own, self._connect, self._clock, self._problem = host, own, connect, clock, problem
         self.health = HealthCache(clock.monotonic)
         self._registered: dict[str, list[_Registration]] = {}  # by driver, the newest last
         self._expiry: asyncio.Task[None] | None = None
@@ -68,18 +77,13 @@ class DriverRegistry:
     async def add(self, info: RegisteredPlugin) -> None:
         """NotReady: why it is not registered."""
         services = choose_services(info.versions)
-        if services is None:
-            offered = ", ".join(info.versions) or "none"
-            raise NotReady(f"DRA driver {info.name}: none of the services that it offers ({offered}) is supported; supported "
-                           f"are {', '.join(SERVICES)}")
-        if wrong := next(iter(names.driver(info.name, "name")), None):
-            raise NotReady(f"DRA driver {info.name!r}: {wrong.message}")
-        if info.name == self._own:
-            raise NotReady(f"DRA driver {info.name}: this is outfitter's own driver on {self._host}; it needs no socket here")
-        if any(registration.info.endpoint == info.endpoint for registration in self._registered.get(info.name, ())):
-            raise NotReady(f"DRA driver {info.name}: {info.endpoint} is registered already")
-        if why := _no_socket(info.endpoint):
-            raise NotReady(f"DRA driver {info.name}: {why}")
+        if services is None or (why := self._refused(info)):
+            if services is None:
+                offered = ", ".join(info.versions)[:LONGEST_NAME] or "none"
+                why = f"none of the services that it offers ({offered}) is supported; supported are {', '.join(SERVICES)}"
+            self._problem(info.name, _refusal(info.name, why))
+            raise NotReady(f"DRA driver {info.name[:LONGEST_NAME]}: {why}")
+        self._problem(info.name, None)
         registration = _Registration(info, self._connect(info.endpoint, services))
         self._registered.setdefault(info.name, []).append(registration)
         self._begin(registration, self._watch_connection(registration))
@@ -89,6 +93,16 @@ class DriverRegistry:
                 self._expiry = asyncio.create_task(self._expire())
         log.info("%s: the DRA driver %s has registered with %s", self._host, info.name, services.plugin)
         self._driver_changed(info.name)
+
+    def _refused(self, info: RegisteredPlugin) -> str:
+        """Why a driver whose services are known is not registered; "" if it is."""
+        if wrong := next(iter(names.driver(info.name[:LONGEST_NAME], "name")), None):
+            return wrong.message
+        if info.name == self._own:
+            return f"this is outfitter's own driver on {self._host}; it needs no socket here"
+        if any(registration.info.endpoint == info.endpoint for registration in self._registered.get(info.name, ())):
+            return f"{info.endpoint} is registered already"
+        return _no_socket(info.endpoint)
 
     async def remove(self, info: RegisteredPlugin) -> None:
         """Its socket was removed from the registry."""
@@ -127,12 +141,15 @@ class DriverRegistry:
                 self._driver_changed(registration.info.name)
 
     async def _watch_health(self, registration: _Registration) -> None:
-        name, reported = registration.info.name, ""
+        name, reported, rate = registration.info.name, "", UpdateRate(self._clock)
         while True:
             try:
                 async for reports in registration.driver.watch_health():
                     reported = ""
-                    self._health_changed(self.health.report(name, reports))
+                    usable, wrong = device_health.read_reports(reports)
+                    self._problem(f"health of {name}", _refusal(name, wrong) if wrong else None)
+                    self._health_changed(self.health.report(name, usable))
+                    await rate.wait(len(reports))
             except OutfitterError as error:
                 if error.message != reported:
                     log.warning("%s: the DRA driver %s does not report health: %s", self._host, name, error.message)
@@ -154,8 +171,12 @@ class DriverRegistry:
             changed(devices)
 
 
+def _refusal(driver: str, message: str) -> Rejection:
+    return Rejection.of(RejectionCode.DRIVER_REFUSED, driver=driver[:LONGEST_NAME], message=message)
+
+
 def _no_socket(path: Path) -> str:
     """Why a path is no socket; "": it is one."""
     with contextlib.suppress(OSError, ValueError):
         return "" if stat.S_ISSOCK(os.stat(path).st_mode) else f"{path} is not a socket"
-    return f"{path} does not exist"
+    return f"{str(path)[:LONGEST_PATH]} does not exist"

@@ -317,7 +317,13 @@ class DeviceAssignment:
         if call is None:
             task = asyncio.create_task(begin())
             self._calls[place] = _StageCall(task, self._clock.monotonic())
-            task.add_done_callback(lambda done: None if done.cancelled() else self.wake(key))
+
+            def ended(done: asyncio.Task[None]) -> None:
+                if not done.cancelled():
+                    done.exception()  # seen, also if the pod is deleted before it is looked at again
+                    self.wake(key)
+
+            task.add_done_callback(ended)
             return NotYet(REPORT_AFTER)
         if not call.task.done():
             left = call.since + REPORT_AFTER - self._clock.monotonic()
