@@ -56,11 +56,15 @@ class KubeletClient:
         for file in definitions:
             self._pool.AddSerializedFile(file)
 
+    def messages(self, service: str, method: str) -> tuple[Any, Any]:
+        """Of the request and the answer."""
+        described = self._pool.FindServiceByName(service).FindMethodByName(method)
+        return message_factory.GetMessageClass(described.input_type), message_factory.GetMessageClass(described.output_type)
+
     async def call(self, path: Path | str, service: str, method: str, fields: Mapping[str, Any], *,
                    timeout: float = TIMEOUT) -> Any:
-        described = self._pool.FindServiceByName(service).FindMethodByName(method)
-        request = message_factory.GetMessageClass(described.input_type)(**fields)
-        answer = message_factory.GetMessageClass(described.output_type)
+        asked, answer = self.messages(service, method)
+        request = asked(**fields)
         async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.enable_retries", 0)]) as channel:
             call: Any = channel.unary_unary(f"/{service}/{method}", request_serializer=lambda it: it.SerializeToString(),
                                             response_deserializer=answer.FromString)
@@ -69,8 +73,7 @@ class KubeletClient:
     @contextlib.asynccontextmanager
     async def stream(self, path: Path | str, service: str, method: str) -> AsyncIterator[AsyncIterator[Any]]:
         """The messages of a stream."""
-        described = self._pool.FindServiceByName(service).FindMethodByName(method)
-        request, answer = (message_factory.GetMessageClass(each) for each in (described.input_type, described.output_type))
+        request, answer = self.messages(service, method)
         async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.enable_retries", 0)]) as channel:
             call: Any = channel.unary_stream(f"/{service}/{method}", request_serializer=lambda it: it.SerializeToString(),
                                              response_deserializer=answer.FromString)
