@@ -3,12 +3,11 @@ host's sockets, and the domain has what it answered to Allocate."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -30,8 +29,6 @@ GPU, VGPU = "example.com/gpu", "example.com/v-gpu"
 ADDRESSES = {"g0": "0000:65:00.0", "g1": "0000:66:00.0", "g2": "0000:67:00.0"}
 UUIDS = {"v0": "11111111-8b16-4d01-a136-25a0f3c73123"}
 VARIABLE, UUID_VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_GPU", "MDEV_PCI_RESOURCE_EXAMPLE_COM_V-GPU"
-PATIENCE = 120.0  # seconds of real time
-T = TypeVar("T")
 Answer = Callable[[Sequence[str]], Any]
 
 
@@ -46,19 +43,6 @@ async def _unseen(method: str, plugin: str) -> None:
 @dataclass
 class PluginScene(DriverScene):
     plugins: list[PlayedPlugin] = field(default_factory=list)
-
-    async def reach(self, check: Callable[[], Awaitable[T | None]], what: str) -> T:
-        """Sockets are read in real time, while the clock is advanced."""
-        assert self.clock is not None
-        until = asyncio.get_running_loop().time() + PATIENCE
-        while asyncio.get_running_loop().time() < until:
-            for _ in range(5):
-                await self.settle()
-                if found := await check():
-                    return found
-                await asyncio.sleep(0.01)
-            self.clock.advance(0.5)
-        raise AssertionError(f"not reached: {what}\n{await self.picture()}")
 
     async def plugin(self, resource: str, devices: Sequence[str], answer: Answer) -> PlayedPlugin:
         keys = {"resource": resource, "devices": {each: [] for each in devices}, "answer": answer}

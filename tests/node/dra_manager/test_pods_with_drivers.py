@@ -3,12 +3,11 @@ in the host's kubelet folder and answers over unix sockets."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -22,32 +21,18 @@ from outfitter.node.dra_manager.driver_controller import TAINT
 from outfitter.scheduling.scheduler import Waiting
 from outfitter.store.clock import ManualClock
 from tests.controllers import scenario
-from tests.controllers.scenario import Scene, hosts_text
+from tests.controllers.scenario import hosts_text
 from tests.node.dra_manager.driver_server import PREPARE, UNPREPARE, DriverServer
+from tests.node.socket_scene import SocketScene
 
-T = TypeVar("T")
 NET = "net.d.io"
 ADDRESS = "resource.kubernetes.io/pciBusID"
-ROUNDS = 200  # of half a second each, in which sockets are read
 
 
 @dataclass
-class DriverScene(Scene):
-    """Whose drivers answer in real time, while the product's clock is advanced."""
-
+class DriverScene(SocketScene):
     folder: Path = Path()
     drivers: list[DriverServer] = field(default_factory=list)
-
-    async def reach(self, check: Callable[[], Awaitable[T | None]], what: str) -> T:
-        assert self.clock is not None
-        for _ in range(ROUNDS):
-            for _ in range(3):
-                await self.settle()
-                if found := await check():
-                    return found
-                await asyncio.sleep(0.005)
-            self.clock.advance(0.5)
-        raise AssertionError(f"not reached: {what}\n{await self.picture()}")
 
     async def driver_process(self, **keys: Any) -> DriverServer:
         socket, registry = self.folder / "plugins" / NET / "dra.sock", self.folder / "plugins_registry"
@@ -114,6 +99,7 @@ async def test_a_vm_has_the_device_that_its_driver_prepared(scene: DriverScene) 
     await scene.running("blue")
     [claim] = await scene.all(kinds.RESOURCE_CLAIM)
     name = claim["metadata"]["name"]
+    await scene.reach(lambda: _notified(driver), "the driver knows that it is registered")
     assert driver.notified == [(True, "")]
     assert driver.claims(PREPARE) == [(name,)]
     [domain] = await scene.domains()
@@ -121,6 +107,10 @@ async def test_a_vm_has_the_device_that_its_driver_prepared(scene: DriverScene) 
     await scene.delete(kinds.VMI, "blue")
     await scene.empty()
     assert driver.claims(UNPREPARE) == [(name,)]
+
+
+async def _notified(driver: DriverServer) -> bool:
+    return bool(driver.notified)
 
 
 async def _rejected(scene: DriverScene, name: str, code: RejectionCode) -> str:

@@ -26,6 +26,7 @@ from tests.cases.assignment.plugins import PlayedPlugin
 from tests.controllers.scenario import Scene, hosts_of
 from tests.node.kubelet.driver_host import short_folder
 from tests.node.readers.reader_client import BOTH, ReaderClient, definitions
+from tests.node.socket_scene import SocketScene
 
 DRIVER = "node.example.com"
 
@@ -36,7 +37,7 @@ async def running(folder: Path, data: Path | None = None) -> AsyncIterator[Scene
     clock = ManualClock()
     async with app.embedded(hosts=[replace(host, kubelet_dir=folder)], data=data, clock=clock,
                             names=IdGenerator(random.Random(1))) as product:
-        scene = Scene(product, "here", clock)
+        scene = SocketScene(product, "here", clock)
         if await scene.find(kinds.NAMESPACE, "here") is None:
             await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
             await scene.classes()
