@@ -16,7 +16,7 @@ from outfitter.ledger import book
 from outfitter.node.device_manager.checkpoint_file import LARGEST, CheckpointFile
 from outfitter.node.device_manager.update_rate import UPDATES
 from outfitter.node.kubelet.proto import device_plugin_v1beta1_pb2 as pb
-from tests.cases.assignment.plugins import PlayedPlugin, register
+from tests.cases.assignment.plugins import WAIT, PlayedPlugin, register
 from tests.cases.assignment.pod_view import pod_path
 from tests.cases.assignment.world import World
 from tests.node.device_manager.test_device_plugins import GPU, create, run, world
@@ -178,6 +178,14 @@ async def test_a_list_that_is_no_message_is_an_event_of_the_node(monkeypatch: py
         assert (await run(made, steps, "other", nic=1))["status"]["phase"] == "Running"
 
 
+async def settled(made: World, name: str, reached: Callable[[Object], bool]) -> Object:
+    """The pod, once it is as expected: when the end of a plugin's process is noticed is not the product's to say."""
+    async with asyncio.timeout(WAIT):
+        while not reached(pod := await made.must("GET", pod_path(name))):
+            await made.settle()
+    return pod
+
+
 async def test_a_plugin_that_ends_within_allocate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubelet rejects the pod; here it keeps its device, and goes on when the plugin is back."""
     async with world() as (made, steps):
@@ -193,15 +201,14 @@ async def test_a_plugin_that_ends_within_allocate(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(gpu, "_allocate", allocate)
         await steps.run({"op": "start_plugin", "plugin": "gpu"})
         await made.settle()
-        pod = await run(made, steps, "p", gpu=1)
+        await run(made, steps, "p", gpu=1)
+        pod = await settled(made, "p", lambda pod: list(rejection_conditions.of(pod)) == [RejectionCode.DEVICE_PLUGIN_MISSING])
         assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Pending", "WaitingForDevicePlugin")
-        assert list(rejection_conditions.of(pod)) == [RejectionCode.DEVICE_PLUGIN_MISSING]
         assert await booked(made) == [("g0", "p")]
         assert (await run(made, steps, "other", nic=1))["status"]["phase"] == "Running"
         ends[0] = False
         await steps.run({"op": "start_plugin", "plugin": "gpu"})
-        await made.settle(10.0)
-        assert (await made.must("GET", pod_path("p")))["status"]["phase"] == "Running"
+        await settled(made, "p", lambda pod: pod["status"]["phase"] == "Running")
         assert await booked(made) == [("g0", "p"), ("n0", "other")]
         assert (await run(made, steps, "q", gpu=1))["status"]["phase"] == "Running"
         await steps.run({"op": "finish", "pod": "p", "phase": "Succeeded"})
@@ -221,6 +228,7 @@ async def test_a_pod_that_is_deleted_while_its_plugin_is_gone_leaves_no_device(m
         await steps.run({"op": "start_plugin", "plugin": "gpu"})
         await made.settle()
         await run(made, steps, "p", gpu=1)
+        await settled(made, "p", lambda pod: list(rejection_conditions.of(pod)) == [RejectionCode.DEVICE_PLUGIN_MISSING])
         await made.send("DELETE", pod_path("p"))
         await made.settle()
         assert "p" not in await made.pods()
