@@ -144,9 +144,8 @@ class PageSources(HostSources):
         return {container["name"]: {GPU: ids} for container in pod["spec"]["containers"]
                 if ids and GPU in ((container.get("resources") or {}).get("limits") or {})}
 
-    def numa_nodes(self, resource: str, device: str) -> tuple[int, ...]:
-        numa = self._devices[device].numa
-        return () if numa is None else (numa,)
+    def numa_nodes(self, resource: str) -> Mapping[str, tuple[int, ...]]:
+        return {name: () if device.numa is None else (device.numa,) for name, device in self._devices.items()}
 
 
 async def test_a_real_kubelet_has_devices_of_our_plugin_and_our_driver_and_shows_what_we_show(judged: Judged) -> None:

@@ -20,6 +20,7 @@ class GivenSources:
     def __init__(self) -> None:
         self.claims: dict[str, Object] = {}
         self.plugins: dict[str, dict[str, ResourceDevice]] = {}
+        self._numa: dict[str, dict[str, tuple[int, ...]]] = {}
 
     def assigned(self, pod: Object) -> Assigned:
         return {container["name"]: {entry["resourceName"]: tuple(entry["deviceIDs"]) for entry in container["assignedDevices"]}
@@ -31,9 +32,11 @@ class GivenSources:
     def cdi_ids(self, claim: Object, result: Mapping[str, Any]) -> tuple[str, ...]:
         return (f"{result['driver']}/dev={result['device']}",)
 
-    def numa_nodes(self, resource: str, device: str) -> tuple[int, ...]:
-        found = self.plugins.get(resource, {}).get(device)
-        return found.numa_nodes if found is not None else ()
+    def numa_nodes(self, resource: str) -> Mapping[str, tuple[int, ...]]:
+        now = {name: device.numa_nodes for name, device in self.plugins.get(resource, {}).items()}
+        if self._numa.get(resource) != now:
+            self._numa[resource] = now
+        return self._numa[resource]
 
     def resources(self) -> Mapping[str, Mapping[str, ResourceDevice]]:
         return self.plugins

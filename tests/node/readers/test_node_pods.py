@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,33 @@ async def test_a_server_that_stops_ends_watches(tmp_path: Path) -> None:
             with pytest.raises(aiohttp.ClientError):
                 await asyncio.wait_for(stream.content.read(), 30)
             stream.close()
+
+
+async def test_what_a_plugin_lists_later_is_shown() -> None:
+    pods, sources = node()
+    sources.plugins = {GPU: {"g0": ResourceDevice((0,))}}
+    first = pod("p", {"a": {GPU: ("g0",)}})
+    pods.admit(first)
+
+    def shown() -> Mapping[str, Mapping[str, tuple[int, ...]]]:
+        return pods.readable()[0].containers[0].devices
+
+    assert shown() == {GPU: {"g0": (0,)}}
+    assert pods.readable()[0] is pods.readable()[0]  # nothing changed
+    sources.plugins = {GPU: {"g0": ResourceDevice((1,))}}
+    assert shown() == {GPU: {"g0": (1,)}}
+    second = changed(first, phase="Running")
+    second["spec"] = pod("p", {"a": {GPU: ("g0", "g1")}})["spec"]
+    pods.changed(first, second)
+    assert shown() == {GPU: {"g0": (1,), "g1": ()}}
+
+
+async def test_a_claim_that_changes_is_shown_as_it_is() -> None:
+    pods, sources = node()
+    pods.admit(pod("p", {"a": {}}, resourceClaims=[{"name": "k", "resourceClaimName": "k"}]))
+    pods.changed(None, pods.pods()[0])
+    pods.pods()[0]["spec"]["containers"][0]["resources"] = {"claims": [{"name": "k"}]}
+    assert pods.readable()[0].containers[0].claims == ()
+    sources.claims["default/k"] = {"metadata": {"uid": "k", "name": "k", "namespace": "default"}, "status": {"allocation": {
+        "devices": {"results": [{"request": "r", "driver": "d", "pool": "n1", "device": "x"}]}}}}
+    assert [one.devices[0].device for one in pods.readable()[0].containers[0].claims] == ["x"]

@@ -13,6 +13,7 @@ from outfitter.node.agent_host import AgentHost
 from outfitter.node.devices import cdi
 from outfitter.node.readers.pod_devices import ResourceDevice
 
+UNKNOWN: Mapping[str, tuple[int, ...]] = {}
 ClaimLookup = Callable[[str, str], Object | None]  # namespace and name
 
 
@@ -43,11 +44,10 @@ class HostSources:
             return ()
         return (f"{cdi.kind(self._host.driver)}={cdi.device_name(claim['metadata']['uid'], result['device'])}",)
 
-    def numa_nodes(self, resource: str, device: str) -> tuple[int, ...]:
+    def numa_nodes(self, resource: str) -> Mapping[str, tuple[int, ...]]:
         manager = self._host.device_manager
         known = manager.resources.get(resource) if manager is not None else None
-        found = known.devices.get(device) if known is not None else None
-        return found.numa_nodes if found is not None else ()
+        return known.numa if known is not None else UNKNOWN
 
     def resources(self) -> Mapping[str, Mapping[str, ResourceDevice]]:
         """Devices of a plugin that is gone are not healthy."""

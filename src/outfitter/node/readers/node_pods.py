@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import vm
+from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.errors import TooManyRequests
 from outfitter.node.readers.pod_devices import DeviceSources, ReadablePod, compute_pod_devices
 from outfitter.store.clock import Clock
@@ -30,19 +30,27 @@ class PodEvent:
     pod: Object  # of DELETED as it was last
 
 
+@dataclass(frozen=True, slots=True)
+class _ComputedPod:
+    pod: Object
+    numa_nodes: Mapping[str, Mapping[str, tuple[int, ...]]]  # by resource, as they were
+    readable: ReadablePod
+
+
 class NodePods:
     def __init__(self, node: str, sources: DeviceSources, clock: Clock) -> None:
         self.node, self.sources, self._clock = node, sources, clock
         self.waits, self.prepares = Durations(), Durations()  # of pods with devices: until admission, and of their preparation
         self._shown: dict[str, Object] = {}  # uid -> as it was last sent
         self._uids: dict[str, str] = {}  # "namespace/name" -> uid of what is shown
+        self._computed: dict[str, _ComputedPod] = {}  # by uid: of pods without claims, whose devices are in their objects
         self._watches: set[PodWatch] = set()
 
     def admit(self, pod: Object) -> None:
         """All devices of a pod are assigned and prepared; it may start when this returns. May be repeated."""
         if pod["spec"].get("nodeName") != self.node or _ended(pod):
             return
-        if pod["metadata"]["uid"] not in self._shown and _has_devices(compute_pod_devices(pod, self.sources)):
+        if pod["metadata"]["uid"] not in self._shown and _has_devices(self._compute(pod)):
             self.waits.add(max((self._clock.now() - _bound(pod)).total_seconds(), 0.0))
         self._show(pod)
 
@@ -54,11 +62,26 @@ class NodePods:
         return self._shown.get(uid)
 
     def readable(self) -> list[ReadablePod]:
-        return [compute_pod_devices(pod, self.sources) for pod in self.pods()]
+        return [self._compute(pod) for pod in self.pods()]
 
     def find(self, namespace: str, name: str) -> ReadablePod | None:
         uid = self._uids.get(f"{namespace}/{name}")
-        return compute_pod_devices(self._shown[uid], self.sources) if uid is not None else None
+        return self._compute(self._shown[uid]) if uid is not None else None
+
+    def _compute(self, pod: Object) -> ReadablePod:
+        """Once for a pod as it is and its plugins' lists as they are: many readers ask again and again."""
+        uid = pod["metadata"]["uid"]
+        known = self._computed.get(uid)
+        if known is not None and known.pod is pod and all(
+                self.sources.numa_nodes(resource) is nodes for resource, nodes in known.numa_nodes.items()):
+            return known.readable
+        readable = compute_pod_devices(pod, self.sources)
+        self._computed.pop(uid, None)
+        if uid in self._shown and not any(pod_claims.claim_names(pod)):
+            resources = {resource for container in readable.containers for resource in container.devices}
+            nodes = {resource: self.sources.numa_nodes(resource) for resource in resources}
+            self._computed[uid] = _ComputedPod(pod, nodes, readable)
+        return readable
 
     def watch(self, watch: PodWatch) -> None:
         """Send every change from now on; what is shown already is in `pods`."""
@@ -75,6 +98,7 @@ class NodePods:
             self._show(new)
 
     def _hide(self, pod: Object) -> None:
+        self._computed.pop(pod["metadata"]["uid"], None)
         if self._shown.pop(pod["metadata"]["uid"], None) is not None:
             self._uids.pop(key_of(pod), None)
             self._send(PodEvent("DELETED", pod))

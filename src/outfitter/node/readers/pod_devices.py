@@ -67,8 +67,8 @@ class DeviceSources(Protocol):
         """By which a container runtime adds an allocated device; empty while it is not prepared."""
         ...
 
-    def numa_nodes(self, resource: str, device: str) -> tuple[int, ...]:
-        """Of a plugin's device; () when they are not known."""
+    def numa_nodes(self, resource: str) -> Mapping[str, tuple[int, ...]]:
+        """Of a plugin's devices by id; none where they are not known. The identical value until the plugin lists others."""
         ...
 
     def resources(self) -> Mapping[str, Mapping[str, ResourceDevice]]:
@@ -80,10 +80,11 @@ def compute_pod_devices(pod: Object, sources: DeviceSources) -> ReadablePod:
     meta, spec = pod["metadata"], pod.get("spec") or {}
     sidecars = [container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"]
     assigned = sources.assigned(pod)
+    numa_nodes = {resource: sources.numa_nodes(resource) for devices in assigned.values() for resource in devices}
     containers = tuple(
         ReadableContainer(
             container["name"],
-            {resource: {device: sources.numa_nodes(resource, device) for device in ids}
+            {resource: {device: numa_nodes[resource].get(device, ()) for device in ids}
              for resource, ids in sorted(assigned.get(container["name"], {}).items())},
             tuple(_claims(pod, container, sources)), _cpu_ids(pod, container, sources))
         for container in (*sidecars, *(spec.get("containers") or ())))

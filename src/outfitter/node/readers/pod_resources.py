@@ -35,7 +35,7 @@ class PodResourcesService:
         before, self._serialized = self._serialized, {}
         for pod in self._pods.readable():
             known = before.get(pod.uid)
-            if known is None or known[0] != pod:
+            if known is None or (known[0] is not pod and known[0] != pod):
                 known = (pod, pb.ListPodResourcesResponse(pod_resources=[_pod(pod)]).SerializeToString())
             self._serialized[pod.uid] = known
         return b"".join(message for _, message in self._serialized.values())
