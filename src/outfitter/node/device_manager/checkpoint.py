@@ -11,7 +11,7 @@ import enum
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,9 @@ _PRIME, _32_BITS = 0x01000193, 0xFFFFFFFF
 _NUMA_KEY = re.compile(r"-?[0-9]{1,19}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodDevicesEntry:
-    """The devices of one resource that one container has."""
+    """The devices of one resource that one container has. Its texts are kept: of the entries of a file few change."""
 
     pod_uid: str
     container: str
@@ -34,6 +34,22 @@ class PodDevicesEntry:
     @property
     def ids(self) -> frozenset[str]:
         return frozenset(device for ids in self.devices.values() for device in ids)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """As in the file."""
+        return _json(self._data)
+
+    @functools.cached_property
+    def printed(self) -> str:
+        """As the kubelet prints it for its checksum."""
+        return _printed_entry(self._data)
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        return {"PodUID": self.pod_uid, "ContainerName": self.container, "ResourceName": self.resource,
+                "DeviceIDs": {str(node): list(ids) for node, ids in sorted(self.devices.items())},
+                "AllocResp": base64.b64encode(self.response).decode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +80,11 @@ class MalformedCheckpoint(Exception):
 
 
 def encode(checkpoint: DeviceCheckpoint) -> str:
-    data = {
-        "PodDeviceEntries": [{
-            "PodUID": entry.pod_uid, "ContainerName": entry.container, "ResourceName": entry.resource,
-            "DeviceIDs": {str(node): list(ids) for node, ids in sorted(entry.devices.items())},
-            "AllocResp": base64.b64encode(entry.response).decode(),
-        } for entry in checkpoint.entries] or None,
-        "RegisteredDevices": {resource: list(ids) for resource, ids in sorted(checkpoint.registered.items())},
-    }
-    return json.dumps({"Data": data, "Checksum": _checksum(data)}, separators=(",", ":"), ensure_ascii=False)
+    registered = sorted(checkpoint.registered.items())
+    entries = f"[{','.join(entry.text for entry in checkpoint.entries)}]" if checkpoint.entries else "null"
+    devices = ",".join(f"{_json(resource)}:{_id_list(ids)}" for resource, ids in registered)
+    checksum = _checksum([entry.printed for entry in checkpoint.entries] or None, dict(registered))
+    return f'{{"Data":{{"PodDeviceEntries":{entries},"RegisteredDevices":{{{devices}}}}},"Checksum":{checksum}}}'
 
 
 def decode(text: str | bytes) -> DeviceCheckpoint | DamagedCheckpoint:
@@ -84,7 +96,9 @@ def decode(text: str | bytes) -> DeviceCheckpoint | DamagedCheckpoint:
         entries = tuple(_entry(raw, f"Data.PodDeviceEntries[{index}]")
                         for index, raw in enumerate(list_at(data.get("PodDeviceEntries"), "Data.PodDeviceEntries")))
         registered = _id_lists(data.get("RegisteredDevices"), "Data.RegisteredDevices")
-        if (actual := _checksum(data)) != whole.get("Checksum"):
+        printed = data.get("PodDeviceEntries")
+        printed = None if printed is None else [_printed_entry(raw) for raw in printed]
+        if (actual := _checksum(printed, data.get("RegisteredDevices"))) != whole.get("Checksum"):
             raise MalformedCheckpoint(f"{FILE} has checksum {whole.get('Checksum')}, its content has {actual}: it was changed "
                                       "after it was written", CheckpointProblem.CHECKSUM)
     except MalformedCheckpoint as error:
@@ -154,10 +168,11 @@ def _bytes(value: Any, path: str) -> bytes:
 
 # -- the checksum
 
-def _checksum(data: Mapping[str, Any]) -> int:
-    """FNV-1a, 32 bits. `data`: as in the file, checked before; whether a list is null or empty matters."""
+def _checksum(entries: Sequence[str] | None, registered: Mapping[str, Sequence[str] | None] | None) -> int:
+    """FNV-1a, 32 bits, of the entries as they are printed and of the registered devices; whether a list is null or empty
+    matters."""
     digest = 0x811C9DC5
-    for text in _printed(data):
+    for text in _printed(entries, registered):
         digest = _fnv(digest, text)
     return digest
 
@@ -181,15 +196,13 @@ def _fnv_step(low: int, text: str) -> tuple[int, int]:
     return factor, (digest - low * factor) & _32_BITS
 
 
-def _printed(data: Mapping[str, Any]) -> Iterator[str]:
+def _printed(entries: Sequence[str] | None, registered: Mapping[str, Sequence[str] | None] | None) -> Iterator[str]:
     """The structure as the kubelet prints it for its checksum, in pieces."""
-    entries = data.get("PodDeviceEntries")
     yield "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)"
     yield "<nil>" if entries is None else "["
     for index, entry in enumerate(entries or ()):
-        yield (" " if index else "") + _printed_entry(entry)
+        yield (" " if index else "") + entry
     yield "" if entries is None else "]"
-    registered = data.get("RegisteredDevices")
     yield " RegisteredDevices:(map[string][]string)" + ("<nil>" if registered is None else "map[")
     for index, (key, ids) in enumerate(sorted((registered or {}).items())):
         yield f"{' ' if index else ''}{key}:"
@@ -216,6 +229,16 @@ def _printed_map(lists: Mapping[Any, list[str] | None] | None) -> str:
 def _printed_ids(ids: tuple[str, ...]) -> str:
     """The same text for the same ids, whose effect on the digest is cached."""
     return _printed_list(list(ids))
+
+
+@functools.lru_cache(maxsize=64)
+def _id_list(ids: tuple[str, ...]) -> str:
+    """The same for the file."""
+    return _json(ids)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _printed_list(items: list[str] | None) -> str:

@@ -4,18 +4,22 @@ plugins answered to Allocate. The API is the truth: a file that is lost or damag
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from outfitter.api.assignment import assigned_devices
+from outfitter.api.assignment.assigned_devices import PodDevices
 from outfitter.api.kinds import Object
 from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.device_manager import checkpoint
 from outfitter.node.device_manager.checkpoint import DamagedCheckpoint, DeviceCheckpoint, PodDevicesEntry
-from outfitter.node.device_manager.plugin_resource import ContainerAllocation, PluginResource
+from outfitter.node.device_manager.plugin_resource import ContainerAllocation, PluginDevice, PluginResource
 
 log = logging.getLogger(__name__)
 LARGEST = 64 << 20  # bytes that are read
+NO_DEVICES: Mapping[str, PluginDevice] = {}
 Allocations = Mapping[tuple[str, str, str], ContainerAllocation]  # uid of a pod, container, resource
 
 
@@ -24,6 +28,7 @@ class CheckpointFile:
         """`folder`: device-plugins."""
         self._files = FolderFiles(folder, durable=False)  # a copy: a file that a crash tore is written again
         self._text: str | None = None
+        self._known: dict[str, _PodEntries] = {}  # by uid: most pods are as they were when the file was written last
 
     def load(self) -> DeviceCheckpoint:
         """Empty where there is none that can be used."""
@@ -44,10 +49,11 @@ class CheckpointFile:
 
     def save(self, pods: Iterable[Object], resources: Mapping[str, PluginResource], allocations: Allocations) -> None:
         """What these pods have, and what plugins report. A file that cannot be written is logged: nothing depends on it."""
-        entries = tuple(
-            PodDevicesEntry(pod["metadata"]["uid"], container, resource, _by_numa_node(ids, resources.get(resource)),
-                            _answer(allocations, (pod["metadata"]["uid"], container, resource)))
-            for pod in pods for container, devices in assigned_devices.of_pod(pod).items() for resource, ids in devices.items())
+        before, self._known = self._known, {}
+        for pod in pods:
+            uid = pod["metadata"]["uid"]
+            self._known[uid] = _pod_entries(pod, resources, allocations, before.get(uid))
+        entries = tuple(entry for known in self._known.values() for entry in known.entries)
         registered = {name: resource.healthy_ids if resource.ready else () for name, resource in resources.items()}
         text = checkpoint.encode(DeviceCheckpoint(entries, registered))
         if text == self._text:
@@ -59,15 +65,38 @@ class CheckpointFile:
             log.warning("%s cannot be written: %s", self._files.at(checkpoint.FILE), error)
 
 
-def _answer(allocations: Allocations, key: tuple[str, str, str]) -> bytes:
-    found = allocations.get(key)
-    return found.message if found is not None else b""
+@dataclass(frozen=True, slots=True)
+class _PodEntries:
+    """The entries of a pod, with all that they were made of."""
+
+    pod: Object
+    assigned: PodDevices
+    answers: tuple[ContainerAllocation | None, ...]  # in the order of `assigned`
+    listed: tuple[Mapping[str, PluginDevice], ...]  # the devices of their plugins
+    entries: tuple[PodDevicesEntry, ...]
 
 
-def _by_numa_node(ids: Iterable[str], resource: PluginResource | None) -> dict[int, tuple[str, ...]]:
+def _pod_entries(
+    pod: Object, resources: Mapping[str, PluginResource], allocations: Allocations, known: _PodEntries | None
+) -> _PodEntries:
+    """`known`: as they were; the same value if pod, answers and devices are the identical ones."""
+    uid = pod["metadata"]["uid"]
+    assigned = known.assigned if known is not None and known.pod is pod else assigned_devices.of_pod(pod)
+    places = [(container, resource, ids) for container, devices in assigned.items() for resource, ids in devices.items()]
+    answers = tuple(allocations.get((uid, container, resource)) for container, resource, _ in places)
+    listed = tuple(resources[resource].devices if resource in resources else NO_DEVICES for _, resource, _ in places)
+    if known is not None and known.pod is pod and all(map(operator.is_, answers, known.answers)) and all(
+            map(operator.is_, listed, known.listed)):
+        return known
+    return _PodEntries(pod, assigned, answers, listed, tuple(
+        PodDevicesEntry(uid, container, resource, _by_numa_node(ids, devices), answer.message if answer is not None else b"")
+        for (container, resource, ids), answer, devices in zip(places, answers, listed, strict=True)))
+
+
+def _by_numa_node(ids: Iterable[str], listed: Mapping[str, PluginDevice]) -> dict[int, tuple[str, ...]]:
     out: dict[int, tuple[str, ...]] = {}
     for each in ids:
-        device = resource.devices.get(each) if resource is not None else None
+        device = listed.get(each)
         for node in (device.numa_nodes if device is not None else ()) or (checkpoint.WITHOUT_NUMA_NODE,):
             out[node] = (*out.get(node, ()), each)
     return out
