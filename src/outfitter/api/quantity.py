@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 from outfitter.cel.library import quantity
 from outfitter.errors import Invalid
 
 
+@functools.lru_cache(maxsize=1024)  # of VMs and nodes many have the same
 def to_int(text: str) -> int:
     """ "2Gi" -> 2147483648, rounded up to a whole number."""
     try:

@@ -35,7 +35,7 @@ from outfitter.scheduling.filter.taints import untolerated_taint
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.extra_specs import FlavorRequest
 from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet, has_incomplete_traits
-from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
+from outfitter.scheduling.plugins import NO_PLUGINS, GivenDevice, SchedulerPlugins
 from outfitter.scheduling.score import STEP, HostCandidate, Spot, rank, spot
 from outfitter.scheduling.snapshot import SchedulingSnapshot
 
@@ -344,6 +344,8 @@ class _Placer:
     def _from_where_it_ended(self, rows: Sequence[int]) -> Sequence[int]:
         """The rows without those that an earlier attempt, which took too long, looked at in vain."""
         host = self.snapshot.resume.pop(self.pod["metadata"].get("uid", ""), None)
+        if host is None:
+            return rows
         place = next((place for place, row in enumerate(rows) if self.index.names[row] == host), 0)
         return rows[place:]
 
@@ -446,7 +448,8 @@ class _Placer:
                 device = self.index.device(row, name)
                 raw = device.raw if device is not None else {}
                 numa, root = device.spot if device is not None else spot(raw)
-                attributes = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
+                attributes = {} if self.plugins is NO_PLUGINS else {  # nothing else reads them
+                    key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
                 yield GivenDevice(name.driver, name.pool, name.device, result["request"], numa, root, attributes)
 
     def _offer(self, row: int, devices: Sequence[GivenDevice], given: allocator.Allocated) -> HostCandidate:

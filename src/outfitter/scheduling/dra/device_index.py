@@ -72,6 +72,7 @@ class DeviceIndex:
         self._bare: list[int] = []  # free, tainted or not
         self._masks: dict[tuple[str, ...], _Matching] = {}  # selectors -> what they match
         self._groups: dict[str, list[Groups]] = {}  # attribute -> devices by value
+        self._counted: dict[tuple[tuple[str, ...], int, bool], list[int]] = {}  # selectors, count, tolerating -> rows
         self._coarse = 0  # hosts with devices that have what counting does not see
         self._shared = 0  # and those with devices that can be shared
 
@@ -355,7 +356,8 @@ class DeviceIndex:
         if ask.admin:
             passing = [row for row in rows if masks[row].bit_count() >= wanted]
         else:
-            passing = [row for row in rows if (masks[row] & free[row]).bit_count() >= wanted]
+            passing = self._with_free(ask) if len(rows) == len(self.names) else [
+                row for row in rows if (masks[row] & free[row]).bit_count() >= wanted]
             for which in ask.constraints if not ask.derived else ():
                 groups = self._values(under[which].attribute)
                 enough = functools.lru_cache(maxsize=None)(_distinct if under[which].distinct else _match)  # hosts are alike
@@ -363,6 +365,18 @@ class DeviceIndex:
         if len(passing) < len(rows):
             passing = self._with_unclear(ask, passing, rows)
         return passing
+
+    def _with_free(self, ask: ClaimDeviceRequest) -> list[int]:
+        """All rows with enough free devices for a request: counted once until something changes."""
+        key = ask.selectors, ask.count, bool(ask.tolerations)
+        known = self._counted.get(key)
+        if known is None:
+            if len(self._counted) >= REMEMBERED:
+                self._counted.clear()
+            masks, free = self._column(ask.selectors).masks, self._bare if ask.tolerations else self._free
+            known = self._counted[key] = [row for row in range(len(self.names))
+                                          if (masks[row] & free[row]).bit_count() >= ask.count]
+        return list(known)
 
     def _with_unclear(self, ask: ClaimDeviceRequest, passing: list[int], rows: Sequence[int]) -> list[int]:
         """Hosts of which counting cannot tell: a selector has no answer for a device, or devices can be shared."""
@@ -425,6 +439,9 @@ class DeviceIndex:
 
     def _refresh(self) -> None:
         """Apply the events, for the hosts that they concern."""
+        if not (self._moved or self._ruled or self._changed or self._touched):
+            return
+        self._counted.clear()
         look, everywhere = self._moved, False  # hosts whose devices may be others now, or all
         for name in sorted(self._moved):
             self._move(name)
