@@ -6,9 +6,10 @@ from typing import Any
 
 from outfitter import cel
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import reattached_devices
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.controllers.migrations import target_claims
-from outfitter.scheduling.device_migration import SourceView
+from outfitter.scheduling.device_migration import DeviceMigration, SourceView
 
 JOB: Object = {"metadata": {"name": "move", "uid": "job-uid"}, "spec": {}}
 SELECTOR: Object = {"cel": {"expression": "true"}}
@@ -22,7 +23,9 @@ def claim(request: Object, *results: str, **devices: Any) -> Object:
             "spec": {"devices": {"requests": [request], **devices}}, "status": {"allocation": {"devices": {"results": given}}}}
 
 
-def second(source: Object, attributes: Object, entry: Object | None = None) -> list[Object]:
+def second(
+    source: Object, attributes: Object, entry: Object | None = None, reattached: tuple[DeviceMigration, ...] = ()
+) -> list[Object]:
     listed = entry or {"name": "acc", "resourceClaimTemplateName": "one"}
     vmi = {"metadata": {"name": "blue", "namespace": "lab", "uid": "u"}, "status": {"nodeName": "node-a"},
            "spec": {"domain": {"devices": {"gpus": [{"name": "g0", "claimName": "acc", "requestName": "card"}]}},
@@ -31,7 +34,7 @@ def second(source: Object, attributes: Object, entry: Object | None = None) -> l
         "resourceClaimStatuses": [{"name": "acc", "resourceClaimName": "first"}]}}
     view = SourceView(pod, lambda namespace, name: source if name == "first" else None,
                       lambda result, host: {"name": result["device"], "attributes": attributes}, Gates())
-    return target_claims.target_claims(vmi, JOB, pod, view)
+    return target_claims.target_claims(vmi, JOB, target_claims.with_reattached(pod, reattached), view)
 
 
 def selects(made: Object, attributes: Object, driver: str = "a.test") -> bool:
@@ -63,6 +66,25 @@ def test_mediated_device_arrives_in_a_mediated_device_of_its_type() -> None:
     assert selects(made, uuid | {"mdevType": {"string": "nvidia-63"}})
     assert not selects(made, {"mdevType": {"string": "nvidia-63"}})
     assert not selects(made, uuid | {"mdevType": {"string": "nvidia-64"}})
+
+
+def test_device_that_is_reattached_is_replaced_by_any_of_the_same_driver_and_product() -> None:
+    reattached = (DeviceMigration("g0", "reattached", list="gpus"),)
+    for had in ({}, MARKED):
+        [made] = second(claim(EXACT, "card"), had | {"product": {"string": "20b0"}}, reattached=reattached)
+        assert selects(made, {"product": {"string": "20b0"}})
+        assert selects(made, MARKED | {"product": {"string": "20b0"}})
+        assert not selects(made, {"product": {"string": "20b1"}})
+        assert not selects(made, {"product": {"string": "20b0"}}, "b.test")
+
+
+def test_target_that_reattaches_devices_is_a_host_that_plugs_them() -> None:
+    pod: Object = {"metadata": {"name": "t"}, "spec": {"nodeSelector": {"zone": "a"}}}
+    others = (DeviceMigration("g0", "travels", list="gpus"), DeviceMigration("fast", "reattached"))
+    assert target_claims.with_reattached(pod, others) == pod
+    found = target_claims.with_reattached(pod, (*others, DeviceMigration("g1", "reattached", list="gpus")))
+    assert found["spec"]["nodeSelector"] == {"zone": "a", "outfitter.dev/plug-in-place": "true"}
+    assert reattached_devices.planned_for(found) == {("gpus", "g1")}
 
 
 def test_same_alternative_and_as_many_devices() -> None:

@@ -1,5 +1,6 @@
 """The product is killed at points of a live migration: of one that succeeds, one that is cancelled while it is copied, one that
-fails, and one whose VM is deleted meanwhile; of a VM without devices, with a device by a template, its own claim, its flavor.
+fails, and one whose VM is deleted meanwhile; of a VM without devices, with a device by a template, its own claim, its flavor,
+and with one that is reattached.
 Whatever was killed, the VM runs in exactly one place with as many devices as before, every migration ends, nothing of its
 target is left, and pages, claims and domains agree."""
 
@@ -12,7 +13,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import migration
+from outfitter.api.kubevirt import migration, reattached_devices
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.inventory import config
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy
@@ -138,6 +139,16 @@ class OwnClaimMigrationScenario(DeviceMigrationScenario):
     how = "own"
 
 
+class ReattachedMigrationScenario(DeviceMigrationScenario):
+    """With a disk that does not travel and whose guest agrees."""
+
+    config = config.parse("device_spec: [{vendor_id: 144d, product_id: a80a}]")
+
+    def vm_spec(self) -> Object:
+        spec = super().vm_spec()
+        return {**spec, "template": {**spec["template"], "metadata": {"annotations": {reattached_devices.DECLARED: "card"}}}}
+
+
 class FlavorMigrationScenario(DeviceMigrationScenario):
     """By an alias of its flavor that says live_migratable."""
 
@@ -197,8 +208,12 @@ async def with_flavor(folder: Path, kill: Kill | None) -> MigrationScenario:
     return await run_lifecycle(folder, kill, FlavorMigrationScenario)
 
 
+async def with_reattached_device(folder: Path, kill: Kill | None) -> MigrationScenario:
+    return await run_lifecycle(folder, kill, ReattachedMigrationScenario)
+
+
 LIVES = {"no device": run_lifecycle, "a device by a template": with_device, "a device by its own claim": with_own_claim,
-         "a device by a flavor": with_flavor}
+         "a device by a flavor": with_flavor, "a device that is reattached": with_reattached_device}
 
 
 PLAIN, *WITH_DEVICES = LIVES

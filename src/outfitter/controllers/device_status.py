@@ -27,6 +27,7 @@ from outfitter.api.kubevirt import (
     migration,
     network_info,
     pod_claims,
+    reattached_devices,
     vm,
 )
 from outfitter.api.kubevirt.feature_gates import Gates
@@ -73,6 +74,7 @@ class DeviceView:
     timestamp: str  # the same moment as conditions have it
     pending: PendingReason | None = None
     attached: tuple[Object, ...] = ()  # attachment pods, which hold what was plugged
+    in_place: bool = False  # its host plugs devices into running VMs
 
     @property
     def closed(self) -> list[device_refs.List]:
@@ -153,7 +155,7 @@ def _with_live_migratable(vmi: Object, view: DeviceView, change: StatusChange) -
     if not live_migratable.depends_on_claims(vmi) or not known or migration.under_way(vmi):
         return change
     devices = device_migration.device_migrations(vmi, SourceView(
-        attachment_pods.with_claims(view.pod, view.attached), view.claims, view.find, view.gates))
+        attachment_pods.with_claims(view.pod, view.attached), view.claims, view.find, view.gates, view.in_place))
     unplugging = [f"{name} is being unplugged" for list_, name in attachment_pods.hotplugged(vmi)
                   if name not in {ref.name for ref in device_refs.written_refs(vmi) if ref.list == list_}]
     wanted = live_migratable.live_migratable(vmi, [
@@ -390,10 +392,16 @@ class DeviceStatus:
                 self.queue.add(key_of(vmi))
 
     def _labelled(self, old: Object | None, new: Object | None) -> None:
-        """A host can reach other devices once it has other labels; its other updates, which are many, do not matter."""
+        """A host can reach other devices once it has other labels, or plugs devices into running VMs; its other updates, which
+        are many, do not matter."""
         if new is not None and (old is None or old["metadata"].get("labels") != new["metadata"].get("labels")):
             for key in self._waiting(new):
                 self.queue.add(key)
+            if attachment_pods.plugs_in_place(old) != attachment_pods.plugs_in_place(new):
+                for vmi in self._instances.items():
+                    if (vmi.get("status") or {}).get("nodeName") == new["metadata"]["name"] and (
+                            reattached_devices.declared(vmi["metadata"]) is not None):
+                        self.queue.add(key_of(vmi))
 
     async def reconcile(self, key: str) -> float | None:
         pending = self._pending.pop(key, None)
@@ -407,7 +415,8 @@ class DeviceStatus:
         change = decide(vmi, DeviceView(
             pod, self._claim, self._published.find, lambda device: self._published.published(device, host), self._gates(),
             self._context.clock.now(), self._context.now(), pending,
-            tuple(self._pods.by("launcher", pod["metadata"]["uid"]))))
+            tuple(self._pods.by("launcher", pod["metadata"]["uid"])),
+            attachment_pods.plugs_in_place(self._published.nodes.readable(host))))
         if change.status is not None:
             await self._context.patch_status(kinds.VMI, vmi, change.status)
         if (event := change.event) is not None:

@@ -111,11 +111,14 @@ class VmController:
         """Changes of the template that reach the running VMI, and NICs that are to leave the template: decided on what the
         store has, as a cache that is behind would undo what was asked since."""
         evaluation = self._evaluate(vm, instance)
-        if evaluation.live or evaluation.template:
+        differ = instance is not None and self._live_update.reattached_differ(vm, instance)
+        if evaluation.live or evaluation.template or differ:
             vm = await self._as_stored(vm)
             found = await self._stored_instance(vm)
             instance = found if found is not None and vm_api.belongs(found, vm) else None
             evaluation = self._evaluate(vm, instance)
+        if instance is not None and self._live_update.reattached_differ(vm, instance):
+            instance = await self._live_update.copy_reattached(vm, instance)
         if instance is not None:
             evaluation = await self._live_update.apply(vm, instance, evaluation)
         if evaluation.template:

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, kubevirt_config
+from outfitter.api.kubevirt import device_refs, kubevirt_config, reattached_devices
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.live_update import nics, spec_fields
 from outfitter.api.live_update.claimed_devices import ClaimedDevices
-from outfitter.api.live_update.contribution import RunningVm
+from outfitter.api.live_update.contribution import LIVE_UPDATE, RunningVm
 from outfitter.api.live_update.evaluator import CLAIMS, NOTHING, Evaluation, evaluate
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.vmi import LauncherPods
@@ -59,6 +59,20 @@ class VmLiveUpdate:
             vm, COPIED, f"copied to the running VMI: {', '.join(evaluation.migration or evaluation.live)}")
         return evaluation
 
+    def reattached_differ(self, vm: Object, instance: Object) -> bool:
+        """Whether the template names other devices that are reattached by a migration than the running VMI does. It is the one
+        annotation of a template that changes live: it counts at the next migration."""
+        meta, phase = instance["metadata"], (instance.get("status") or {}).get("phase")
+        if _reattached(vm) == reattached_devices.declared(meta) or phase in vm_api.FINAL or meta.get("deletionTimestamp"):
+            return False
+        config = kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items()))
+        return config.rollout == LIVE_UPDATE
+
+    async def copy_reattached(self, vm: Object, instance: Object) -> Object:
+        """The VMI with the annotation of the template."""
+        return await self._context.patch_metadata(kinds.VMI, instance, {
+            "annotations": {reattached_devices.DECLARED: _reattached(vm)}})
+
     async def remove_from_template(self, vm: Object, patch: Object) -> None:
         """NICs with state absent that the VMI has no more, and the claims that nothing but these NICs used."""
         kept = {each["name"] for each in spec_fields.get(patch, nics.INTERFACES) or ()}
@@ -68,6 +82,10 @@ class VmLiveUpdate:
             patch = {**patch, **claims}
         await self._context.patch(kinds.VM, vm, {"spec": {"template": {"spec": patch}}})
         await self._context.events.normal(vm, REMOVED, f"removed from the template, as it is unplugged: {', '.join(gone)}")
+
+
+def _reattached(vm: Object) -> str | None:
+    return reattached_devices.declared(vm["spec"]["template"].get("metadata") or {})
 
 
 def _recorded(instance: Object) -> frozenset[str] | None:

@@ -6,7 +6,7 @@ addresses do not depend on it (see `pci_layout`). Called by `domain`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -56,7 +56,8 @@ class Devices:
         self.skipped: list[str] = []  # unsupported parts of the spec that were skipped, a message each
         self.tagged: list[Tagged] = []
 
-    def elements(self, found: Sequence[ResolvedDevices]) -> list[ET.Element]:
+    def elements(self, found: Sequence[ResolvedDevices], later: Collection[tuple[str, str]] = ()) -> list[ET.Element]:
+        """`later`: devices, by list and name, that are plugged when the domain runs; they have their guest addresses."""
         self._unsupported()
         disks = list(self._disks())
         usb_needed = any(given.kind == "usb" for resolved in found for given in resolved.devices) or any(
@@ -84,7 +85,8 @@ class Devices:
         out += self._disk_elements(disks, disk_places)
         out += self._interface_elements(places)
         for resolved in self._ordered(found):
-            out += self._host_device_elements(resolved, places, shown)
+            parts = list(self._host_device_elements(resolved, places, shown))
+            out += parts if (resolved.ask.list, resolved.ask.name) not in later else []
         out += graphics.console(self._given, self._machine)
         out += self._inputs()
         out += graphics.screen(self._given, self._machine, shown=bool(shown))

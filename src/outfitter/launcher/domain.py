@@ -35,7 +35,7 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     spread = numa.cells(instance, resolved, options.host_nodes, cpus=cpus, memory=size, page=page)
     path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.needs_drive(spec) else ""
     devices = Devices(spec, kind, spread, options, sources.network_wires(files or {}), drive=path)
-    parts = devices.elements(resolved)
+    parts = devices.elements(resolved, sources.plugged_later(instance, arriving=options.arriving))
     if domain.get("launchSecurity") is not None:
         devices.skip("spec.domain.launchSecurity is not supported: the host could read the VM's memory")
     guest_metadata = cloudinit.metadata(instance, devices.tagged, files or {})

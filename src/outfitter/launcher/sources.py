@@ -13,6 +13,7 @@ from typing import Any
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kubevirt import device_refs, device_status, network_info, vm
+from outfitter.api.kubevirt.attachment_pods import ATTACHED, HOTPLUG
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.api.rejection import Rejection, RejectionCode, carrying
 from outfitter.errors import StartFailed
@@ -68,6 +69,16 @@ def migration_target_devices(instance: Mapping[str, Any], env: Env, files: Files
     status = instance.get("status") or {}
     target = (status.get("migrationState") or {}).get("targetDeviceStatus")
     return () if target is None else devices_of({**instance, "status": {**status, "deviceStatus": target}}, env, files)
+
+
+def plugged_later(instance: Mapping[str, Any], *, arriving: bool) -> frozenset[tuple[str, str]]:
+    """Devices, by list and name, that the domain is not to have when it arrives by a migration: the node agent plugs them
+    afterwards, as the device status says of each that is not plugged yet."""
+    status: Mapping[str, Any] = instance.get("status") or {}
+    found = ((status.get("migrationState") or {}).get("targetDeviceStatus") if arriving else status.get("deviceStatus")) or {}
+    return frozenset((list_, str(entry.get("name"))) for list_, field in device_status.STATUS_LISTS.items()
+                     for entry in found.get(field) or ()
+                     if entry.get(HOTPLUG) and entry[HOTPLUG].get("phase") != ATTACHED)
 
 
 def requested_devices(instance: Mapping[str, Any]) -> list[RequestedDevice]:

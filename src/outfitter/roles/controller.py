@@ -69,7 +69,7 @@ def cluster_controllers(
 
     def in_place(host: str) -> bool:
         node = nodes.readable(host)
-        return node is not None and (node["metadata"].get("labels") or {}).get(attachment_pods.PLUG_IN_PLACE) == "true"
+        return attachment_pods.plugs_in_place(node)
 
     return [VmController(context, in_place),
             VmiController(context, AliasSet.of(config.default), exact=False, launcher=launcher),

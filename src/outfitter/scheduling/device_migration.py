@@ -5,6 +5,9 @@ controller before it books anything, and by `outfit plan migrate`: all three sho
 - A GPU or host device travels when its driver publishes it with the attribute liveMigratable, or when it is a mediated device,
   the only GPU and host device of the VMI, and the gate VGPULiveMigration is open. Its state arrives in a device of the same
   kind: `target_claims` narrows the target's claim accordingly.
+- A GPU or host device by a claim that cannot travel is reattached if the owner of the VM declares that its guest agrees
+  (`api.kubevirt.reattached_devices`) and its host plugs devices into running VMs: the guest is asked to release it before the
+  copy, and gets another one on the target.
 - A NIC on a VF is detached before the copy and another is attached on the target.
 - A claim that the VMI references by name is one allocation on one host: it cannot follow. Claims from templates, claims that
   the VM owns (its resourceClaimTemplates) and the claim of a flavor get a second claim on the target.
@@ -19,7 +22,7 @@ from typing import Any, Literal
 from outfitter.api import kinds
 from outfitter.api.device import MDEV_NAMES, DeviceId, flag_attribute, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, feature_gates, network_info, pod_claims, vm
+from outfitter.api.kubevirt import device_refs, feature_gates, network_info, pod_claims, reattached_devices, vm
 from outfitter.api.kubevirt.device_refs import DeviceRef
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.rejection import Rejection, RejectionCode
@@ -29,7 +32,9 @@ from outfitter.scheduling.nova import flavor_claim
 
 How = Literal["travels", "reattached", "blocks"]
 LIVE_MIGRATABLE = "liveMigratable"  # attribute of a device, of its driver
-REATTACHED = "the guest has no such NIC while it is copied"
+# Why a device cannot travel whose claim can follow: it may be reattached.
+CANNOT_TRAVEL = frozenset({
+    RejectionCode.DEVICE_NOT_MIGRATABLE, RejectionCode.FEATURE_DISABLED, RejectionCode.SEVERAL_MEDIATED_DEVICES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class DeviceMigration:
     how: How
     rejection: Rejection | None = None  # why it blocks, or has no free twin now (`device_twins`)
     mediated: bool = False
+    list: device_refs.List | None = None  # None: a NIC
 
     @property
     def outcome(self) -> str:
@@ -56,7 +62,8 @@ class DeviceMigration:
     def reason(self) -> str:
         if self.rejection is not None:
             return render(self.rejection)
-        return REATTACHED if self.how == "reattached" else ""
+        what = "device" if self.list is not None else "NIC"
+        return f"the guest has no such {what} while it is copied" if self.how == "reattached" else ""
 
     def to_object(self) -> Object:
         whole = {"name": self.name, "how": self.how, "code": self.code, "reason": self.reason}
@@ -71,6 +78,7 @@ class SourceView:
     claim: device_refs.Claims
     find: Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str]  # an allocation's result, host -> the device
     gates: Gates
+    in_place: bool = False  # its host plugs devices into running VMs
 
 
 def text(devices: Sequence[DeviceMigration]) -> str:
@@ -91,7 +99,17 @@ def device_migrations(vmi: Mapping[str, Any], view: SourceView) -> tuple[DeviceM
 
 def _device(vmi: Mapping[str, Any], ref: DeviceRef, view: SourceView, *, alone: bool) -> DeviceMigration:
     why, mediated = _blocks(vmi, ref, view, alone=alone)
-    return DeviceMigration(ref.name, "travels" if why is None else "blocks", why, mediated)
+    if why is not None and why.code in CANNOT_TRAVEL and ref.number is None and reattached_devices.declares(vmi, ref.name):
+        if view.in_place:
+            return DeviceMigration(ref.name, "reattached", None, mediated, ref.list)
+        why = Rejection.of(RejectionCode.PLUG_NOT_IN_PLACE, why.device, message=(
+            f"{ref.name} may be reattached, but {_host(vmi, view) or 'its host'} plugs no claimed devices into running VMs: a "
+            "kubelet runs its pod there, or plug_in_place is off"))
+    return DeviceMigration(ref.name, "travels" if why is None else "blocks", why, mediated, ref.list)
+
+
+def _host(vmi: Mapping[str, Any], view: SourceView) -> str:
+    return str((vmi.get("status") or {}).get("nodeName") or ((view.pod or {}).get("spec") or {}).get("nodeName") or "")
 
 
 def _blocks(vmi: Mapping[str, Any], ref: DeviceRef, view: SourceView, *, alone: bool) -> tuple[Rejection | None, bool]:
@@ -108,23 +126,31 @@ def _blocks(vmi: Mapping[str, Any], ref: DeviceRef, view: SourceView, *, alone: 
     results = pod_claims.results_for(claim, ref)
     if not results:
         return Rejection.of(RejectionCode.CLAIM_NOT_ALLOCATED, claim=name), False
-    host = str((vmi.get("status") or {}).get("nodeName") or ((view.pod or {}).get("spec") or {}).get("nodeName") or "")
-    mediated = False
+    host, mediated = _host(vmi, view), False
+    first: tuple[Rejection, bool] | None = None
     for result in results:
         device, id_ = view.find(result, host or None), DeviceId(result["driver"], result["pool"], result["device"])
         if isinstance(device, str):
             return Rejection.of(RejectionCode.DEVICE_NOT_PUBLISHED, id_), False
         mediated = text_attribute(device, id_.driver, MDEV_NAMES) is not None
-        if flag_attribute(device, id_.driver, LIVE_MIGRATABLE):
-            continue
-        if not mediated:
-            return Rejection.of(RejectionCode.DEVICE_NOT_MIGRATABLE, id_, name=ref.name), False
-        if feature_gates.VGPU_MIGRATION not in view.gates.on:
-            what = f"{id_.short} ({ref.name}) is a mediated device"
-            return Rejection.of(RejectionCode.FEATURE_DISABLED, what=what, feature=feature_gates.VGPU_MIGRATION), True
-        if not alone:
-            return Rejection.of(RejectionCode.SEVERAL_MEDIATED_DEVICES, id_, name=ref.name), True
-    return None, mediated
+        cannot = _cannot_travel(device, id_, ref, view, alone=alone)
+        if cannot is not None and first is None:
+            first = cannot, mediated
+    return first or (None, mediated)
+
+
+def _cannot_travel(
+    device: Mapping[str, Any], id_: DeviceId, ref: DeviceRef, view: SourceView, *, alone: bool
+) -> Rejection | None:
+    """One of CANNOT_TRAVEL."""
+    if flag_attribute(device, id_.driver, LIVE_MIGRATABLE):
+        return None
+    if text_attribute(device, id_.driver, MDEV_NAMES) is None:
+        return Rejection.of(RejectionCode.DEVICE_NOT_MIGRATABLE, id_, name=ref.name)
+    if feature_gates.VGPU_MIGRATION not in view.gates.on:
+        what = f"{id_.short} ({ref.name}) is a mediated device"
+        return Rejection.of(RejectionCode.FEATURE_DISABLED, what=what, feature=feature_gates.VGPU_MIGRATION)
+    return None if alone else Rejection.of(RejectionCode.SEVERAL_MEDIATED_DEVICES, id_, name=ref.name)
 
 
 def _alias(claim: Mapping[str, Any], ref: DeviceRef) -> Rejection | None:

@@ -5,13 +5,14 @@ A twin has the same driver and, where it is published, the same product or mdev 
 `controllers.migrations.target_claims` asks for the same in the target's claim; what else the claim asks for is not looked at
 here, so that a device without a free twin cannot travel, and one with a free twin may still wait for another reason.
 
+The twin of a device that is reattached need not be marked: it gets no state.
 The twin of a NIC on a VF is any VF of the same physical network, or of the same product where none is published: it carries no
 state, and its claim or resource decides which VF it gets."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +51,12 @@ def twin_of(device: Mapping[str, Any], driver: str) -> Twin:
     return driver, marked, *(first_attribute(device, driver, SAME) or ("", ""))
 
 
+def reattached_twin_of(device: Mapping[str, Any], driver: str) -> Twin:
+    """The same for devices that are reattached."""
+    mediated = (first_attribute(device, driver, MDEV_NAMES) or ("", ""))[0]
+    return driver, mediated, *(first_attribute(device, driver, SAME) or ("", ""))
+
+
 def nic_twin_of(device: Mapping[str, Any], driver: str) -> Twin:
     """The same for NICs."""
     network = text_attribute(device, driver, (NETWORK,))
@@ -64,14 +71,16 @@ def with_twins(
         return tuple(devices)
     host = str((vmi.get("status") or {}).get("nodeName") or "")
     search = _TwinSearch(host, _places(published.slices), published)
-    refs = {ref.name: ref for ref in device_refs.refs_in(vmi, view.pod or {})}
+    refs = {(ref.list, ref.name): ref for ref in device_refs.refs_in(vmi, view.pod or {})}
     nics = _nic_twins(vmi, view, host)
     out = []
     for device in devices:
         wanted: Counter[Twin] = Counter()
-        if device.how == "travels" and (ref := refs.get(device.name)) is not None:
-            wanted = _twins(pod_claims.results_for(claim_of(vmi, ref.claim or "", view)[1] or {}, ref), view, host)
-        elif device.how == "reattached" and (twin := nics.get(device.name)) is not None:
+        ref = refs.get((device.list, device.name)) if device.list is not None else None
+        if device.how != "blocks" and ref is not None:
+            results = pod_claims.results_for(claim_of(vmi, ref.claim or "", view)[1] or {}, ref)
+            wanted = _twins(results, view, host, twin_of if device.how == "travels" else reattached_twin_of)
+        elif device.how == "reattached" and device.list is None and (twin := nics.get(device.name)) is not None:
             wanted[twin] = sum(each == twin for each in nics.values())
         why = search.lacks(device.name, wanted)
         out.append(device if why is None else replace(device, rejection=why))
@@ -99,8 +108,10 @@ class _TwinSearch:
         return None
 
 
-def _twins(results: Iterable[Mapping[str, Any]], view: SourceView, host: str) -> Counter[Twin]:
-    return Counter(twin_of(device, result["driver"]) for result in results
+def _twins(
+    results: Iterable[Mapping[str, Any]], view: SourceView, host: str, kind: Callable[[Mapping[str, Any], str], Twin]
+) -> Counter[Twin]:
+    return Counter(kind(device, result["driver"]) for result in results
                    if not isinstance(device := view.find(result, host or None), str))
 
 
@@ -147,7 +158,7 @@ def _places(slices: Sequence[Object]) -> dict[Twin, list[tuple[str, DeviceId]]]:
             host = device.get("nodeName") if spec.get("perDeviceNodeSelection") else spec.get("nodeName")
             if host:
                 id_ = DeviceId(spec["driver"], spec["pool"]["name"], device["name"])
-                for twin in {twin_of(device, spec["driver"]), nic_twin_of(device, spec["driver"])}:
+                for twin in {kind(device, spec["driver"]) for kind in (twin_of, reattached_twin_of, nic_twin_of)}:
                     out[twin].append((str(host), id_))
     return out
 

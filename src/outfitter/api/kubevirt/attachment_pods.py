@@ -62,6 +62,11 @@ def name(launcher: Mapping[str, Any], attachment: Attachment) -> str:
     return f"{PREFIXES[attachment.kind]}-{launcher['metadata']['name']}"[:52].rstrip("-.") + "-" + digest
 
 
+def plugs_in_place(node: Mapping[str, Any] | None) -> bool:
+    """Whether claimed devices are plugged into running VMs on a node."""
+    return node is not None and (node["metadata"].get("labels") or {}).get(PLUG_IN_PLACE) == "true"
+
+
 def is_plugged_into(launcher: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     """Whether an entry of status.deviceStatus is of a device that an attachment pod of this launcher pod holds, or held."""
     plugged = entry.get(HOTPLUG) or {}

@@ -7,11 +7,11 @@ agent adds `targetNodeAddress`, the source's agent `startTimestamp` and `progres
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import vm
+from outfitter.api.kubevirt import device_status, reattached_devices, vm
 
 PHASES = ("Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "Succeeded", "Failed")
 FINALIZER = "kubevirt.io/migrationJobFinalize"
@@ -134,13 +134,35 @@ def on_target(vmi: Mapping[str, Any]) -> Object:
 def device_moves(vmi: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Of each device that travels: its PCI address or UUID on the source, and that of the device on the target."""
     here, there = (vmi.get("status") or {}).get("deviceStatus") or {}, state(vmi).get("targetDeviceStatus") or {}
-    return tuple(pair for list_ in DEVICE_LISTS for pair in zip(_places(here, list_), _places(there, list_), strict=False))
+    left = reattached(vmi)
+    names = {field: {name for key, name in left if key == list_} for list_, field in device_status.STATUS_LISTS.items()}
+    return tuple(pair for list_ in DEVICE_LISTS for pair in zip(
+        _places(here, list_, names[list_]), _places(there, list_, names[list_]), strict=False))
 
 
-def _places(status: Mapping[str, Any], list_: str) -> list[str]:
-    """Addresses and UUIDs in a device status; those of devices with the same name are in the order of the claim."""
+def reattached(vmi: Mapping[str, Any]) -> Mapping[reattached_devices.Key, str]:
+    """The GPUs and host devices that stay on the source and are replaced on the target, each with its claim: the record of
+    the migration marks them."""
+    return reattached_devices.marks(state(vmi).get("targetDeviceStatus") or {})
+
+
+def asked_for(vmi: Mapping[str, Any], pod: str) -> Object:
+    """A merge patch of the status of a VMI whose guest is asked for the devices that are reattached: they are marked, so that
+    they are plugged again if the migration fails. `pod`: the launcher pod on the source."""
+    claims = reattached(vmi)
+    before: Mapping[str, Any] = (vmi.get("status") or {}).get("deviceStatus") or {}
+    after = reattached_devices.marked(before, claims.keys(), claims, pod)
+    changed = {list_: after[list_] for list_ in DEVICE_LISTS if after.get(list_) != before.get(list_)}
+    return {"deviceStatus": changed} if changed else {}
+
+
+def _places(status: Mapping[str, Any], list_: str, left: Collection[str]) -> list[str]:
+    """Addresses and UUIDs in a device status, without those of devices that are `left` behind; those of devices with the same
+    name are in the order of the claim."""
     out: list[str] = []
     for entry in sorted(status.get(list_) or (), key=lambda entry: str(entry.get("name"))):
+        if str(entry.get("name")) in left:
+            continue
         attributes = (entry.get("deviceResourceClaimStatus") or {}).get("attributes") or {}
         one = attributes.get("mdevUUID") or attributes.get("mDevUUID") or attributes.get("pciAddress") or ""
         out += attributes.get("members") or [one]

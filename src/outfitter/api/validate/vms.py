@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from outfitter.api.kubevirt import feature_gates
+from outfitter.api.kubevirt import feature_gates, reattached_devices
 from outfitter.api.kubevirt.device_refs import FLAVOR_CLAIM
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
@@ -23,6 +23,7 @@ STRATEGIES = ("Always", "Halted", "Manual", "Once", "RerunOnFailure", "WaitAsRec
 
 
 def vmi(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
+    yield from _reattached(obj.get("metadata"), "metadata")
     yield from _spec(obj.get("spec"), "spec", settings)
 
 
@@ -37,8 +38,16 @@ def vm(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
         yield Cause("spec.template", "Required value: missing virtual machine template", "FieldValueRequired")
         return
     yield from names.labels_and_annotations(spec["template"].get("metadata"), "spec.template.metadata")
+    yield from _reattached(spec["template"].get("metadata"), "spec.template.metadata")
     own = [entry["name"] for entry in spec.get("resourceClaimTemplates") or () if entry.get("name")]
     yield from _spec(spec["template"].get("spec"), "spec.template.spec", settings, own)
+
+
+def _reattached(meta: Any, root: str) -> Iterator[Cause]:
+    """The annotation that names the devices of which a guest can do without while its VM migrates."""
+    text = reattached_devices.declared(meta) if isinstance(meta, Mapping) else None
+    if text is not None and (why := reattached_devices.format_error(text)):
+        yield Cause(f"{root}.annotations[{reattached_devices.DECLARED}]", f'Invalid value: "{text}": {why}')
 
 
 def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:

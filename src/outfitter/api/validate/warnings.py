@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import cloudinit, device_refs, network_info, vm_claim_templates
+from outfitter.api.kubevirt import cloudinit, device_refs, network_info, reattached_devices, vm_claim_templates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.validate import unsupported_fields
 
@@ -31,6 +31,7 @@ class SpecContext:
 
 
 def vmi_warnings(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> Iterator[str]:
+    yield from _reattached(obj["metadata"], "metadata", obj["spec"])
     yield from _spec(obj["spec"], SpecContext("spec", obj["metadata"].get("namespace", ""), settings, look), {})
 
 
@@ -49,7 +50,16 @@ def vm_warnings(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) ->
             yield from _classes(own[entry["name"]][1], f"{here}.spec.spec", look)
         elif entry["name"] not in listed:  # else it is reported there
             yield from _sources(entry, here, place, own)
+    yield from _reattached(spec["template"].get("metadata") or {}, "spec.template.metadata", spec["template"]["spec"])
     yield from _spec(spec["template"]["spec"], place, own)
+
+
+def _reattached(meta: Mapping[str, Any], root: str, spec: Mapping[str, Any]) -> Iterator[str]:
+    """Devices that the annotation names and the VM does not have; one may be plugged later."""
+    text = reattached_devices.declared(meta)
+    for name in reattached_devices.unknown(text, spec) if text is not None else ():
+        yield f'{root}.annotations[{reattached_devices.DECLARED}]: no GPU or host device by claim is called "{name}"; only ' \
+              "such devices are reattached"
 
 
 def _spec(spec: Mapping[str, Any], place: SpecContext, own: ClaimSources) -> Iterator[str]:

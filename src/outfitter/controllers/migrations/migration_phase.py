@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from outfitter.api import conditions
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, live_migratable, migration, vm
+from outfitter.api.kubevirt import device_refs, live_migratable, migration, reattached_devices, vm
 from outfitter.api.kubevirt.kubevirt_config import MigrationSettings
+from outfitter.api.rejection import RejectionCode
 from outfitter.controllers.migrations.target_devices import NO_DEVICES, TargetDeviceStatus
 from outfitter.scheduling import device_migration
 from outfitter.scheduling.device_migration import DeviceMigration
@@ -159,7 +160,7 @@ def _with_target(view: MigrationView, vmi: Object, pod: Object) -> MigrationStep
             f"{', '.join(late)}: plugged after the target's pod {name} was created, which has no claim for it; migrate again"))
     ready = status.get("phase") == "Running" and pod["spec"].get("nodeName") and _is_ready(pod)
     if ready and not view.target.missing:
-        return MigrationStep("hand-over", "PreparingTarget")
+        return _changed_since(view, pod) or MigrationStep("hand-over", "PreparingTarget")
     age = view.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
     scheduled, unschedulable = conditions.find(pod, "PodScheduled") or {}, is_unschedulable(pod)
     code, why = (TARGET_UNSCHEDULABLE, str(scheduled.get("message") or "no host can take it")) if unschedulable else (
@@ -180,6 +181,22 @@ def _plugged_since(vmi: Object, pod: Object) -> list[str]:
     """Devices of claims that the target's pod does not have: its claims never change."""
     have = {entry.get("name") for entry in pod["spec"].get("resourceClaims") or ()}
     return [ref.name for ref in device_refs.written_refs(vmi) if ref.by_claim and ref.claim not in have]
+
+
+def _changed_since(view: MigrationView, pod: Object) -> MigrationStep | None:
+    """Why the target's pod, whose claims never change, is of no use any more: a device can no longer travel, or its owner no
+    longer permits that it is reattached. A device that the pod was created to reattach and that could travel now is
+    reattached."""
+    if stay := [one for one in device_migration.blocking(view.devices) if one.rejection is not None
+                and one.rejection.code in (*device_migration.CANNOT_TRAVEL, RejectionCode.PLUG_NOT_IN_PLACE)]:
+        return MigrationStep("fail", "Failed", NOT_MIGRATABLE, device_migration.text(stay))
+    planned = reattached_devices.planned_for(pod)
+    if late := [one.name for one in view.devices if one.how == "reattached" and one.list is not None
+                and (one.list, one.name) not in planned]:
+        return MigrationStep("fail", "Failed", TARGET_DEVICES, (
+            f"{', '.join(late)}: it could travel when the target's pod {pod['metadata']['name']} was created, and is to be "
+            "reattached now; migrate again"))
+    return None
 
 
 def is_unschedulable(pod: Object) -> bool:

@@ -67,7 +67,7 @@ def plan(
     except NotReady as error:
         return impossible(error.message)
     pod["metadata"]["uid"] = JOB["metadata"]["uid"]
-    pod = target_claims.without_unplugged(vmi, pod, view)
+    pod = target_claims.with_reattached(target_claims.without_unplugged(vmi, pod, view), devices)
     second = target_claims.target_claims(vmi, job, pod, view)
     pod, made = _with_template_claims(target_claims.with_target_claims(pod, second), cluster)
     known = {(claim["metadata"]["namespace"], claim["metadata"]["name"]): claim for claim in (*second, *made)}
@@ -90,7 +90,8 @@ def source_view(vmi: Object, config: KubeVirtConfig, cluster: ClusterObjects) ->
     def find(result: Mapping[str, Any], on: str | None) -> Mapping[str, Any] | str:
         return device_lookup.find(result, cluster.pool(result["driver"], result["pool"]), on, cluster.node(on) if on else None)
 
-    return SourceView(pod, cluster.claim, find, config.gates)
+    in_place = attachment_pods.plugs_in_place(cluster.node(host) if host else None)
+    return SourceView(pod, cluster.claim, find, config.gates, in_place)
 
 
 def _with_template_claims(pod: Object, cluster: ClusterObjects) -> tuple[Object, list[Object]]:

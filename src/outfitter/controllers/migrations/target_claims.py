@@ -4,7 +4,8 @@ the state of the first can arrive. Pure; the migration controller creates them, 
 A second claim has the spec of the first, so that a template that was changed or deleted meanwhile does not matter, narrowed to
 what the VM has, in words that every scheduler of claims understands: as many devices as there are (All becomes that number),
 the same alternative of firstAvailable, and of a request whose device travels only devices of the same driver and product that
-are marked as live migratable, or mediated devices. It belongs to the target's pod: with it, it goes.
+are marked as live migratable, or mediated devices. One that is reattached has no state: of it only driver and product are the
+same. It belongs to the target's pod: with it, it goes.
 
 A claim from a template of which no device travels (a NIC on a VF) is made from the template, as for every pod."""
 
@@ -18,9 +19,9 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.device import MDEV_NAMES, flag_attribute
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, pod_claims
+from outfitter.api.kubevirt import attachment_pods, device_refs, pod_claims, reattached_devices
 from outfitter.controllers import launcher_pod
-from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, SourceView
+from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, DeviceMigration, SourceView
 from outfitter.scheduling.device_twins import SAME, first_attribute
 
 REPLACES = "outfitter.dev/replaces-claim"  # annotation of a target's claim: the claim that it replaces if the VM arrives
@@ -37,14 +38,15 @@ def target_claims(vmi: Object, job: Object, pod: Object, view: SourceView) -> li
         if ref.by_claim and ref.claim:
             travelling.setdefault(ref.claim, []).append(ref)
     named = {entry["name"]: entry.get("resourceClaimName") for entry in pod["spec"].get("resourceClaims") or ()}
+    reattached = reattached_devices.planned_for(pod)
     out = []
     for entry in listed:
         name = sources.get(entry)
         source = view.claim(vmi["metadata"]["namespace"], name) if name else None
         if source is not None and (entry in travelling or named[entry]):
             host = (vmi.get("status") or {}).get("nodeName")
-            wanted = {ref.request: _arrivals(source, ref, view, host) for ref in travelling.get(entry, ())
-                      if ref.request and ref.number is None}
+            wanted = {ref.request: _arrivals(source, ref, view, host, state=(ref.list, ref.name) not in reattached)
+                      for ref in travelling.get(entry, ()) if ref.request and ref.number is None}
             out.append(_second(vmi, job, source, entry, wanted))
     return out
 
@@ -57,6 +59,18 @@ def without_unplugged(vmi: Object, pod: Object, view: SourceView) -> Object:
     listed = pod["spec"].get("resourceClaims") or ()
     kept = [entry for entry in listed if entry["name"] not in left]
     return pod if len(kept) == len(listed) else {**pod, "spec": {**pod["spec"], "resourceClaims": kept}}
+
+
+def with_reattached(pod: Object, devices: Sequence[DeviceMigration]) -> Object:
+    """The target's pod, if GPUs or host devices are reattached: it names them, so that what is decided now holds for the whole
+    migration, and goes only to a host that plugs devices into running VMs."""
+    keys = [(device.list, device.name) for device in devices if device.how == "reattached" and device.list is not None]
+    if not keys:
+        return pod
+    meta, spec = pod["metadata"], pod["spec"]
+    annotations = {**(meta.get("annotations") or {}), reattached_devices.PLANNED: reattached_devices.planned(keys)}
+    selector = {**(spec.get("nodeSelector") or {}), attachment_pods.PLUG_IN_PLACE: "true"}
+    return {**pod, "metadata": {**meta, "annotations": annotations}, "spec": {**spec, "nodeSelector": selector}}
 
 
 def with_target_claims(pod: Object, claims: Sequence[Object]) -> Object:
@@ -120,17 +134,17 @@ def _without(part: Object, dropped: set[str]) -> Object:
     return {**part, "requests": [name for name in part["requests"] if name not in dropped]} if part.get("requests") else part
 
 
-def _arrivals(source: Object, ref: device_refs.DeviceRef, view: SourceView, host: str | None) -> str:
-    """The expression for devices in which the state of these devices can arrive."""
-    kinds_of = [_arrival(result["driver"], device) for result in pod_claims.results_for(source, ref)
+def _arrivals(source: Object, ref: device_refs.DeviceRef, view: SourceView, host: str | None, *, state: bool) -> str:
+    """The expression for devices in which the state of these devices can arrive, or that replace them without `state`."""
+    kinds_of = [_arrival(result["driver"], device, state=state) for result in pod_claims.results_for(source, ref)
                 if not isinstance(device := view.find(result, host), str)]
     return " || ".join(f"({one})" for one in dict.fromkeys(kinds_of))
 
 
-def _arrival(driver: str, device: Mapping[str, Any]) -> str:
+def _arrival(driver: str, device: Mapping[str, Any], *, state: bool) -> str:
     parts = [f"device.driver == {json.dumps(driver)}"]
     product = first_attribute(device, driver, SAME)
-    if flag_attribute(device, driver, LIVE_MIGRATABLE):
+    if state and flag_attribute(device, driver, LIVE_MIGRATABLE):
         parts.append(f"{_attribute(driver, LIVE_MIGRATABLE)}.orValue(false)")
     elif mediated := first_attribute(device, driver, MDEV_NAMES):
         parts.append(f'{_attribute(driver, mediated[0])}.orValue("") != ""')

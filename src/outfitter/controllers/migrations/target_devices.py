@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, pod_claims, vm, vm_claim_templates
+from outfitter.api.kubevirt import (
+    attachment_pods,
+    device_refs,
+    device_status,
+    pod_claims,
+    reattached_devices,
+    vm,
+    vm_claim_templates,
+)
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.page import Page, claim_keys
 from outfitter.controllers.device_lookup import DeviceLookup
@@ -48,35 +56,37 @@ class TargetDevices:
         self._pages.add_index(CLAIM, claim_keys)
         self.lookup = DeviceLookup(context)
 
-    def _view(self, source: Object | None) -> SourceView:
-        return SourceView(source, self._claim, self.lookup.find, self._gates())
+    def _view(self, vmi: Object, source: Object | None) -> SourceView:
+        node = self.lookup.nodes.readable(str((vmi.get("status") or {}).get("nodeName") or ""))
+        return SourceView(source, self._claim, self.lookup.find, self._gates(), attachment_pods.plugs_in_place(node))
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self.claims.get(f"{namespace}/{name}")
 
     def plan(self, vmi: Object, source: Object | None) -> tuple[DeviceMigration, ...]:
         """`source`: the pod that the VMI runs in."""
-        return device_migration.device_migrations(vmi, self._view(source))
+        return device_migration.device_migrations(vmi, self._view(vmi, source))
 
     def with_twins(
         self, devices: tuple[DeviceMigration, ...], vmi: Object, source: Object | None
     ) -> tuple[DeviceMigration, ...]:
         """Of a migration that no host can take: which devices have no free twin on another host."""
         published = PublishedTwins(list(self.lookup.slices.items()), list(self._pages.items()), list(self.claims.items()))
-        return device_twins.with_twins(devices, vmi, self._view(source), published)
+        return device_twins.with_twins(devices, vmi, self._view(vmi, source), published)
 
     # -- the target's claims
 
     def rendered(self, vmi: Object, job: Object, pod: Object, source: Object | None) -> Object:
         """The target's pod with its own claims."""
-        view = self._view(source)
-        pod = target_claims.without_unplugged(vmi, pod, view)
+        view = self._view(vmi, source)
+        pod = target_claims.with_reattached(
+            target_claims.without_unplugged(vmi, pod, view), device_migration.device_migrations(vmi, view))
         return target_claims.with_target_claims(pod, target_claims.target_claims(vmi, job, pod, view))
 
     async def provide(self, vmi: Object, job: Object, pod: Object, source: Object | None) -> None:
         """Every claim of the target's pod exists that no template makes."""
         used = {name for _, name in pod_claims.claim_names(pod)}
-        for claim in target_claims.target_claims(vmi, job, pod, self._view(source)):
+        for claim in target_claims.target_claims(vmi, job, pod, self._view(vmi, source)):
             meta = claim["metadata"]
             if meta["name"] in used and self._claim(meta["namespace"], meta["name"]) is None:
                 try:
@@ -85,7 +95,8 @@ class TargetDevices:
                     continue
 
     def status(self, vmi: Object, pod: Object) -> TargetDeviceStatus:
-        """The device status of the target: of its own claims, which are reserved for its pod."""
+        """The device status of the target: of its own claims, which are reserved for its pod. Devices that are reattached are
+        marked: they are plugged after the arrival."""
         if not any(ref.by_claim for ref in device_refs.device_refs(vmi)) and not vm.flavored(vmi).get("claimName"):
             return NO_DEVICES
         found = find_devices(vmi, pod, self._claim, self.lookup.find)
@@ -99,7 +110,10 @@ class TargetDevices:
         if name := dict(pod_claims.claim_names(pod)).get(device_refs.FLAVOR_CLAIM):
             claim = self._claim(pod["metadata"]["namespace"], name)
             flavor = {"claimName": name, **pod_claims.cells_of(claim or {})}
-        return TargetDeviceStatus(found.status or {}, flavor, tuple(missing))
+        claims = {(ref.list, ref.name): ref.claim or "" for ref in device_refs.written_refs(vmi)}
+        left = reattached_devices.planned_for(pod) & claims.keys()
+        status = reattached_devices.marked(found.status or {}, left, claims, pod["metadata"]["name"])
+        return TargetDeviceStatus(status, flavor, tuple(missing))
 
     # -- afterwards
 

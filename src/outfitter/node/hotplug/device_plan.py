@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from outfitter.api.hypervisor import DomainHostDevice
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status
+from outfitter.api.kubevirt import device_refs, device_status, migration
 from outfitter.api.kubevirt.attachment_pods import ATTACHED, HOTPLUG
 from outfitter.api.kubevirt.device_refs import DeviceRef, List
 
@@ -56,6 +56,17 @@ def plan(instance: Object, have: Sequence[DomainHostDevice]) -> DevicePlan:
     detach = [(key, device) for key, listed in entries.items() if key not in refs
               for device in have if device.source.lower() in _places(listed)]
     return DevicePlan(tuple(waits), tuple(attach), tuple(detach))
+
+
+def leaving(instance: Object, have: Sequence[DomainHostDevice]) -> dict[str, list[DomainHostDevice]]:
+    """What a domain has of the devices that are reattached by the migration under way, by name. Those that travel are not
+    among them."""
+    entries, out = _entries(instance), dict[str, list[DomainHostDevice]]()
+    for list_, name in migration.reattached(instance):
+        places = _places(entries.get(DeviceKey(list_, name), ()))
+        if found := [device for device in have if device.source.lower() in places]:
+            out.setdefault(name, []).extend(found)
+    return out
 
 
 def reported(instance: Object, have: Sequence[DomainHostDevice]) -> ReportedDevices:

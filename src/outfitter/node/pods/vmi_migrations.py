@@ -18,9 +18,11 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config, migration, network_info, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.quantity import to_int
+from outfitter.api.rejection import RejectionCode
 from outfitter.errors import HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import networks, nic_plan
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.hotplug import device_plan
 from outfitter.node.pods.pod_cache import PodCache, vmi_runs
 from outfitter.node.pods.vmi_arrivals import VmiArrivals
 from outfitter.node.status_reporter import StatusReporter
@@ -39,6 +41,7 @@ PRIMARY = "eth0"  # the interface of a pod on the pod network
 COPY_FAILED, COPY_LOST, NO_PROGRESS, TOO_SLOW = "CopyFailed", "CopyLost", "NoProgress", "CompletionTimeout"
 TARGET_REFUSED, NOT_ARRIVED, CANCELLED = "TargetRefused", "NotArrived", "Cancelled"
 NIC_NOT_RELEASED, TARGET_UNREACHABLE = "NicNotReleased", "TargetUnreachable"
+DEVICE_KEPT = str(RejectionCode.DEVICE_KEPT_BY_GUEST)
 
 
 class VmiMigrations:
@@ -47,7 +50,7 @@ class VmiMigrations:
     ) -> None:
         self._store, self._cache, self._report, self._arrivals, self._clock = store, cache, report, arrivals, clock
         self._begun: set[str] = set()  # migrations whose copy this process began
-        self._detaching: dict[str, float] = {}  # migrations whose guest is asked to release NICs -> since when, monotonic
+        self._detaching: dict[str, float] = {}  # migrations whose guest is asked to release devices -> since when, monotonic
         self._unreached: dict[str, float] = {}  # migrations whose target's agent cannot be reached -> since when, monotonic
         self._left: dict[str, float] = {}  # migrations whose domain has left this host -> since when, monotonic
         self._aborted: dict[str, tuple[str, str]] = {}  # migrations that took too long and are being aborted -> code, message
@@ -198,8 +201,9 @@ class VmiMigrations:
         begin: Object = {} if started else {"startTimestamp": rfc3339(self._clock.now())}
         if (certificate := self._arrivals.certificate) and record.get("sourceCertificate") != certificate:
             begin["sourceCertificate"] = certificate
-        if begin:
-            vmi = await self._patch(vmi, {"migrationState": begin})
+        if begin:  # with the first write the devices that are reattached are marked, before the guest is asked for them
+            more = {} if started else migration.asked_for(vmi, pod["metadata"]["name"])
+            vmi = await self._patch(vmi, {"migrationState": begin, **more})
         if not started:
             await self._report.action_done(vmi, "Migrating", f"VirtualMachineInstance is migrating to {record['targetNode']}.")
         return False, await self._copy(host, vmi, job_uid)
@@ -233,13 +237,12 @@ class VmiMigrations:
                                                                     "it was restarted, or the copy was ended with other tools")
                 return None
             try:
-                again = await self._detach_functions(host, uid)
+                again, kept = await self._detach(host, vmi)
             except HypervisorError as error:
                 await self._end_copy(host, vmi, job_uid, COPY_FAILED, f"{host.name}: {error.message}")
                 return None
-            if again is not None and self._late_nics(host, job_uid):
-                await self._end_copy(host, vmi, job_uid, NIC_NOT_RELEASED, "the guest does not release its NICs on VFs, which "
-                                                                          "stay on their host")
+            if again is not None and self._late_guest(host, job_uid):
+                await self._end_copy(host, vmi, job_uid, *_not_released(host, kept))
                 return None
             if again is not None:
                 return min(again, 1.0)
@@ -262,14 +265,21 @@ class VmiMigrations:
             await hypervisor.abort_migration(uid)  # it may come too late: that it has failed is reported when it has
         return POLL
 
-    async def _detach_functions(self, host: AgentHost, uid: str) -> float | None:
-        """NICs on VFs stay on their host: the guest gets others on the target, or these again if the migration fails
-        (`nic_hotplug.py`). None: it has none any more."""
-        waits = [await host.hypervisor.detach_device(uid, nic.alias)
-                 for nic in (await host.hypervisor.domains())[uid].nics if nic.address]
-        return min((left for left in waits if left is not None), default=None)
+    async def _detach(self, host: AgentHost, vmi: Object) -> tuple[float | None, list[str]]:
+        """NICs on VFs and devices that are reattached stay on their host: the guest gets others on the target, or these again
+        if the migration fails (`nic_hotplug.py`, `device_hotplug.py`). None: it has none any more. Also the names of devices
+        that it has not released."""
+        uid = vmi["metadata"]["uid"]
+        domain = (await host.hypervisor.domains())[uid]
+        waits = [await host.hypervisor.detach_device(uid, nic.alias) for nic in domain.nics if nic.address]
+        kept: list[str] = []
+        for name, devices in device_plan.leaving(vmi, domain.host_devices).items():
+            left = [await host.hypervisor.detach_device(uid, device.alias) for device in devices]
+            kept += [name] if any(each is not None for each in left) else []
+            waits += left
+        return min((left for left in waits if left is not None), default=None), kept
 
-    def _late_nics(self, host: AgentHost, job_uid: str) -> bool:
+    def _late_guest(self, host: AgentHost, job_uid: str) -> bool:
         now = self._clock.monotonic()
         return now - self._detaching.setdefault(job_uid, now) >= host.settings.unplug_timeout.total_seconds()
 
@@ -378,6 +388,15 @@ class VmiMigrations:
     async def _config(self) -> KubeVirtConfig:
         found = (await self._store.list(kinds.KUBEVIRT)).items
         return kubevirt_config.read_config(kubevirt_config.active_kubevirt(found))
+
+
+def _not_released(host: AgentHost, kept: list[str]) -> tuple[str, str]:
+    """Code and message of a guest that keeps devices of these names, or NICs."""
+    if not kept:
+        return NIC_NOT_RELEASED, "the guest does not release its NICs on VFs, which stay on their host"
+    return DEVICE_KEPT, (f"{', '.join(kept)}: the guest was asked to release it for the migration and has not for "
+                         f"{host.settings.unplug_timeout.total_seconds():.0f} s; stop using the device in the guest, and "
+                         "migrate again")
 
 
 def _target(vmi: Object) -> MigrationTarget:

@@ -307,7 +307,7 @@ FIELDS: Mapping[str, str] = {
     "deviceResourceClaimStatus.pool": "The pool of the ResourceSlice that has the device; outfitter names it after the host.",
     "deviceResourceClaimStatus.product": "The product, as the driver publishes it; of a mediated device its type.",
     "deviceResourceClaimStatus.attributes": "Where the device is; the domain is built from it.",
-    "hotplugDevice": "Of a device that was plugged while the VMI runs.",
+    "hotplugDevice": "Of a device that was plugged while the VMI runs, or is reattached by a migration.",
     "hotplugDevice.claimName": "The entry of spec.resourceClaims.",
     "hotplugDevice.attachPodName": "The pod that holds the claim: an attachment pod, or the VMI's launcher pod.",
     "hotplugDevice.phase": "Attached once the domain has the device.",
