@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Collection, Iterable
 
 from outfitter.api import kinds
@@ -25,6 +26,7 @@ from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.workqueue import WorkQueue
 
+log = logging.getLogger(__name__)
 SLICES, HEALTH = "slices|", "health|"  # keys: slices|HOST|DRIVER and health|HOST|DRIVER|POOL|DEVICE
 GONE = 30.0  # seconds for which a driver may be away, for example to be restarted, before its slices are deleted
 TAINT = "outfitter.dev/unhealthy"  # key of the taint
@@ -98,6 +100,9 @@ class DriverController:
             await self._store.create(kinds.DEVICE_TAINT_RULE, rule)
         except AlreadyExists:
             pass
+        except NotFound:  # of a cluster without the gate DRADeviceTaintRules
+            log.warning("%s: %s is unhealthy, and new claims may get it: the API server has no DeviceTaintRules", host.name,
+                        device)
         if policy is UnhealthyDevice.QUARANTINE:
             reason = f"its driver reports it as unhealthy{f': {known.message}' if known.message else ''}"
             await out_of_service.quarantine(self._store, host.name, device, by=f"driver {device.driver}", reason=reason,
