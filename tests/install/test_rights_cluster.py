@@ -23,6 +23,7 @@ from tests.e2e.process import typed, until
 pytestmark = pytest.mark.cluster
 TEAM = "team"
 DRIVER = "pci.outfitter.dev"
+OWNERS = ["--enable-admission-plugins=OwnerReferencesPermissionEnforcement"]  # as in OpenShift
 AGENT = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -33,7 +34,8 @@ AGENT = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:
-    with control_planes.started(tmp_path_factory.mktemp("rights"), controllers=True, learn=()) as running:
+    folder = tmp_path_factory.mktemp("rights")
+    with control_planes.started(folder, controllers=True, learn=(), apiserver_flags=OWNERS) as running:
         done = typed("install", "--apply", kubeconfig=running.kubeconfig)
         assert done.code == 0, done.err
         # The webhook does not run here: what it would refuse is not what is tried.
@@ -265,6 +267,32 @@ async def test_the_controller_reserves_claims_and_allocates_none(cluster: kubern
         device = {"driver": DRIVER, "pool": "n1", "device": "a"}
         with pytest.raises(Invalid, match="resourceclaims/driver"):
             await controller.patch(kinds.RESOURCE_CLAIM, "kept", {"status": {"devices": [device]}}, TEAM, subresource="status")
+    finally:
+        await controller.close()
+        await node.close()
+
+
+async def test_the_controller_may_name_owners_that_wait_for_what_they_own(
+    cluster: kubernetes.Cluster, administrator: Kube
+) -> None:
+    controller = access(cluster, names.NAMESPACE, names.CONTROLLER)
+    node = access(cluster, names.NAMESPACE, names.NODE)
+    launcher = {"metadata": {"name": "launcher", "namespace": TEAM},
+                "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "none"}]}}
+    owners = [(kinds.VM, await administrator.create(kinds.VM, {**vm(TEAM), "metadata": {"name": "owner", "namespace": TEAM}})),
+              (kinds.VMI, await administrator.create(kinds.VMI, vmi("owner"))),
+              (kinds.POD, await administrator.create(kinds.POD, launcher))]
+
+    def owned(kind: Kind, owner: Object, name: str) -> Object:
+        reference = {"apiVersion": kind.api_version, "kind": kind.kind, "name": owner["metadata"]["name"],
+                     "uid": owner["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
+        return {"metadata": {"name": name, "namespace": TEAM, "ownerReferences": [reference]}, **CLAIM}
+
+    try:
+        for kind, owner in owners:
+            made = await controller.create(kinds.RESOURCE_CLAIM, owned(kind, owner, f"of-a-{kind.singular}"))
+            assert made["metadata"]["ownerReferences"][0]["blockOwnerDeletion"]
+        assert not await allowed(node, "update", "pods", subresource="finalizers", namespace=TEAM)
     finally:
         await controller.close()
         await node.close()

@@ -48,7 +48,8 @@ EVENTS = rule(kinds.EVENT, "create patch")
 # Bookings of a page that ends are recorded with the same write.
 BOOKS = (rule(kinds.LEDGER_PAGE, f"{READ} create update"), rule(kinds.PAST_BOOKING, "get create update"))
 # An owner reference with blockOwnerDeletion needs this where OwnerReferencesPermissionEnforcement is on, as in OpenShift.
-OWNS = (rule(kinds.VM, "update", subresource="finalizers"), rule(kinds.VMI, "update", subresource="finalizers"))
+# Of a pod: the claims of a migration's target, and pods that hold what is plugged into a VM.
+OWNS = tuple(rule(kind, "update", subresource="finalizers") for kind in (kinds.VM, kinds.VMI, kinds.POD))
 
 
 def controller() -> Rights:
@@ -89,8 +90,8 @@ def controller() -> Rights:
 def companion_controller() -> Rights:
     """Beside KubeVirt, which alone writes VMs, VMIs and their pods: allocations are copied to the ledger."""
     whole = controller()
-    reads = (*(rule(kind, READ) for kind in (kinds.POD, kinds.RESOURCE_CLAIM, kinds.RESOURCE_SLICE)),
-             *(rule(kind, WATCH) for kind in (kinds.NODE, kinds.HOST_INVENTORY)))
+    watched = (kinds.RESOURCE_CLAIM, kinds.RESOURCE_SLICE, kinds.NODE, kinds.HOST_INVENTORY)
+    reads = (rule(kinds.POD, READ), *(rule(kind, WATCH) for kind in watched))
     return Rights(
         cluster=(EVENTS, *BOOKS, *reads, rule(kinds.DEVICE_CLASS, "get", only=[flavor_claim.CLASS])),
         own=whole.own, system=whole.system)
@@ -137,24 +138,26 @@ def node() -> Rights:
             rule(kinds.RESOURCE_SLICE, f"{READ} create update delete"),
             rule(kinds.POD, READ),
             rule(kinds.NODE, "get list"),
-            rule(kinds.VM, "get"),
             rule(kinds.VMI, WATCH),
             rule(kinds.VMI, "patch", subresource="status"),
-            rule(kinds.KUBEVIRT, "list"),  # limits of migrations
-            # The driver writes no status of claims: Kubernetes 1.36 asks it for neither `binding` nor `driver`.
-            rule(kinds.RESOURCE_CLAIM, READ),
+            rule(kinds.KUBEVIRT, "list"),  # limits of migrations, permittedHostDevices of the device plugin
+            # Those of its pods, by name. The driver writes no status of claims: Kubernetes 1.36 asks it for neither `binding`
+            # nor `driver`.
+            rule(kinds.RESOURCE_CLAIM, "get"),
             rule(kinds.NETWORK_ATTACHMENT, "get"),
         )
     )
 
 
 def beside_kubevirt(rights: Rights) -> Rights:
-    """Without writes of what is KubeVirt's: VMs, VMIs, and its APIServices."""
+    """Without what is KubeVirt's: its APIServices are not written, and of its objects only its settings are read."""
     ours = [aggregated_apis.api_service(*served) for served in aggregated_apis.STATUS]
     rules = []
     for each in rights.cluster:
-        group, verbs = each["apiGroups"][0], each["verbs"]
-        if group in (kinds.VMI.group, REGISTRATION):
+        [group], verbs = each["apiGroups"], each["verbs"]
+        if group == kinds.KUBEVIRT.group and each["resources"] != [kinds.KUBEVIRT.plural]:
+            continue
+        if group in (kinds.KUBEVIRT.group, REGISTRATION):
             verbs = [verb for verb in verbs if verb in READ.split()]
         rules += [{**each, "verbs": verbs}] if verbs else []
         if group == REGISTRATION:
@@ -172,6 +175,11 @@ def simulation() -> Rights:
             rule(kinds.POD, "patch delete"),
             rule(kinds.POD, "patch", subresource="status"),
             rule(kinds.SECRET, "get"),
+            # Claims of all its nodes, and whether the VM that owns one keeps it.
+            rule(kinds.RESOURCE_CLAIM, WATCH),
+            rule(kinds.VM, "get"),
+            # Of devices that DRA drivers which it serves report as unhealthy.
+            rule(kinds.DEVICE_TAINT_RULE, "create delete"),
         )
     )
 
