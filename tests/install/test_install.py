@@ -22,6 +22,8 @@ from outfitter.store import pki
 from tests import fake_http
 from tests.e2e.process import typed
 
+CLUSTER_PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
+
 
 @functools.cache
 def printed(*words: str) -> Sequence[Mapping[str, Any]]:
@@ -121,6 +123,13 @@ def test_containers_run_roles_with_flags_and_variables_that_exist() -> None:
             env = container.get("env", ())
             parts = {name for entry in env for name in re.findall(r"\$\((\w+)\)", entry.get("value", ""))}  # of other values
             assert {entry["name"] for entry in env} - parts <= variables
+
+
+def test_the_folders_of_the_host_are_those_that_the_document_lists() -> None:
+    row = next(line for line in CLUSTER_PAGE.read_text().splitlines() if line.startswith("| DaemonSet"))
+    spec = next(obj["spec"]["template"]["spec"] for obj in printed() if obj["kind"] == "DaemonSet")
+    assert set(re.findall(r"`(/[^`]+)`", row)) == {
+        volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
 
 
 def test_nothing_depends_on_the_kubeconfig_s_namespace() -> None:
