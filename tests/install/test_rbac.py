@@ -168,8 +168,9 @@ def test_an_admin_of_a_namespace_gets_nothing_of_the_cluster() -> None:
             ]
 
 
-def test_all_objects_have_our_label_and_unique_names() -> None:
-    objects = manifests.objects(InstallOptions(simulation=True))
+@pytest.mark.parametrize("namespace", [names.NAMESPACE, rbac.KUBE_SYSTEM])
+def test_all_objects_have_our_label_and_unique_names(namespace: str) -> None:
+    objects = manifests.objects(InstallOptions(namespace=namespace, simulation=True))
     assert all(names.managed(obj) for obj in objects)
     keys = [(obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"]) for obj in objects]
     assert len(keys) == len(set(keys))

@@ -199,11 +199,15 @@ def objects(options: InstallOptions) -> list[Object]:
 
 
 def _bound(account: str, rights: Rights, options: InstallOptions) -> list[Object]:
-    """A service account and its roles, which have its name."""
+    """A service account and its roles, which have its name: one in each namespace, also where that of the installation is
+    kube-system."""
     out = [_service_account(account, options)]
+    roles: dict[str, list[Object]] = {}
     for namespace, rules in (("", rights.cluster), (options.namespace, rights.own), (KUBE_SYSTEM, rights.system)):
         if rules:
-            out += [_role(account, rules, namespace), _binding(account, account, account, options, namespace=namespace)]
+            roles.setdefault(namespace, []).extend(rules)
+    for namespace, all_rules in roles.items():
+        out += [_role(account, all_rules, namespace), _binding(account, account, account, options, namespace=namespace)]
     return out
 
 
