@@ -83,6 +83,13 @@ WRONG = {
     "two actions": (("--apply", "--remove"), "name one of --dry-run, --apply, --diff, --remove", 2),
     "force without remove": (("--apply", "--force"), "--force goes with --remove", 2),
     "no replicas": (("--dry-run", "--replicas", "0"), "0 is not in the range", 2),
+    "a name that no namespace has": (("--dry-run", "-n", "Mine"), "Invalid value for --namespace", 2),
+    "no image": (("--dry-run", "--image", ""), "Invalid value for --image: '' is no image", 2),
+    "two words as an image": (("--apply", "--launcher-image", "a b"), "--launcher-image: 'a b' is no image", 2),
+    "a webhook without TLS": (("--dry-run", "--webhook-url", "http://a:1"), "must begin with https://", 2),
+    "a webhook at a path": (("--dry-run", "--webhook-url", "https://a:1/x"), "a host and a port, and nothing else", 2),
+    "a webhook at an IPv6 address": (("--apply", "--webhook-url", "https://[::1]:8443"), "DNS name or an IPv4 address", 2),
+    "a webhook at no port": (("--dry-run", "--webhook-url", "https://a:99999"), "Port out of range", 2),
     "a configuration that no role can read": (("--dry-run", "--config", "{folder}/wrong.yaml"), "nonsense", 1),
     "no configuration": (("--dry-run", "--config", "{folder}/missing.yaml"), "cannot be read", 1),
 }

@@ -127,6 +127,22 @@ def test_a_user_who_may_not_is_refused_before_anything_is_written(cluster: kuber
 
 
 @pytest.mark.usefixtures("empty")
+def test_a_namespace_that_is_being_deleted_is_refused_before_anything_is_written(cluster: kubernetes.Cluster) -> None:
+    cluster.kubectl("create", "namespace", "mine")
+    cluster.kubectl("-n", "mine", "create", "configmap", "kept")
+    held, free = (json.dumps({"metadata": {"finalizers": each}}) for each in (["example.com/held"], None))
+    cluster.kubectl("-n", "mine", "patch", "configmap", "kept", "--type=merge", "-p", held)
+    cluster.kubectl("delete", "namespace", "mine", "--wait=false")
+    try:
+        refused = run(cluster, "--apply", "-n", "mine")
+        assert (refused.code, "namespace mine is being deleted" in refused.err) == (1, True)
+        assert everything(cluster) == {}
+    finally:
+        cluster.kubectl("-n", "mine", "patch", "configmap", "kept", "--type=merge", "-p", free)
+        cluster.kubectl("wait", "--for=delete", "namespace/mine", "--timeout=120s")
+
+
+@pytest.mark.usefixtures("empty")
 def test_diff_shows_what_apply_would_change(cluster: kubernetes.Cluster) -> None:
     empty = run(cluster, "--diff")
     assert empty.code == 1

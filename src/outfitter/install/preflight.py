@@ -93,6 +93,12 @@ def _of_kubevirt(definition: Object) -> bool:
 
 
 async def _check_namespace(kube: Kube, namespace: str) -> None:
+    present = next(iter((await kube.list(kinds.NAMESPACE, fields=f"metadata.name={namespace}")).items), None)
+    if present is not None and present["metadata"].get("deletionTimestamp"):
+        raise CommandFailed(
+            f"namespace {namespace} is being deleted, and nothing can be created in it: wait until it is gone "
+            f"(kubectl wait --for=delete namespace/{namespace}), and repeat the command"
+        )
     found = (await kube.list(resources.DEPLOYMENT, labels=f"{names.MANAGED_BY}={names.MANAGER}")).items
     elsewhere = sorted({obj["metadata"]["namespace"] for obj in found} - {namespace})
     if elsewhere:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import yaml
 
 from outfitter.api.kinds import Object
+from outfitter.api.validate import names
 from outfitter.cli.client import Client
 from outfitter.errors import CommandFailed, OutfitterError
 from outfitter.install import apply as application
@@ -26,9 +29,10 @@ DIFFERENT, FAILED = 1, 2  # exit status of --diff, as of kubectl diff
 
 
 def options(namespace: str | None, config: Path | None, **given: Any) -> InstallOptions:
-    """The options of an installation; a configuration file that no role could read is refused here."""
+    """The options of an installation. What the API server or a role would refuse half-way is refused here."""
     if namespace is not None:
         given["namespace"] = namespace
+    _check(given)
     if config is not None:
         try:
             given["config"] = config.read_text(encoding="utf-8")
@@ -36,6 +40,35 @@ def options(namespace: str | None, config: Path | None, **given: Any) -> Install
             raise CommandFailed(f"{config} cannot be read: {error}") from error
         configuration.parse(given["config"], str(config))
     return InstallOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """click.BadParameter: an option that no object could have."""
+    for cause in names.label(given["namespace"], "") if "namespace" in given else ():
+        raise click.BadParameter(cause.message, param_hint="--namespace")
+    for name in ("image", "launcher_image"):
+        image, flag = given.get(name), f"--{name.replace('_', '-')}"
+        if image is not None and (not image or any(map(str.isspace, image))):
+            raise click.BadParameter(f"{image!r} is no image; one is REGISTRY/NAME:TAG", param_hint=flag)
+    if given.get("webhook_url") is not None and (why := _wrong_url(given["webhook_url"])):
+        raise click.BadParameter(f"{given['webhook_url']}: {why}; one is https://webhook.example.com:8443",
+                                 param_hint="--webhook-url")
+
+
+def _wrong_url(text: str) -> str:
+    """Why the API server cannot call a webhook there."""
+    try:
+        url = urlsplit(text)
+        host, _ = url.hostname or "", url.port
+    except ValueError as error:
+        return str(error)
+    if url.scheme != "https":
+        return "it must begin with https://, as the API server calls webhooks over TLS"
+    if url.username is not None or url.query or url.fragment or url.path.strip("/"):
+        return "it has a host and a port, and nothing else"
+    if any(names.subdomain(host, "")):
+        return "its host must be a DNS name or an IPv4 address: the Service of the aggregated API has it as externalName"
+    return ""
 
 
 def print_yaml(chosen: InstallOptions) -> None:
