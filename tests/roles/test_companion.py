@@ -219,6 +219,12 @@ def test_a_companion_may_not_even_write_what_is_kubevirts(account: str) -> None:
     assert writes(companion=False)
 
 
+def test_a_companion_reads_nothing_of_kubevirts_but_its_settings() -> None:
+    rights = from_manifests(manifests.objects(InstallOptions(companion=True))).rights
+    assert {right.resource for granted in rights.values() for right in granted if right.group == kinds.VMI.group} == {
+        kinds.KUBEVIRT.plural}
+
+
 def test_a_companion_has_the_rights_that_it_asks_for_at_its_start() -> None:
     granted = from_manifests(manifests.objects(InstallOptions(companion=True))).rights
     clock = ManualClock()
