@@ -192,15 +192,16 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("action", ["--apply", "--diff"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_cluster_that_cannot_have_it_is_refused_before_anything_is_written(
-    name: str, served: tuple[dict[str, Any], Path]
+    name: str, action: str, served: tuple[dict[str, Any], Path]
 ) -> None:
     paths, kubeconfig = served
     answers, message = REFUSED[name]
     paths.update(answers)
-    done = typed("install", "--apply", kubeconfig=kubeconfig)
-    assert (done.code, done.out) == (1, "")
+    done = typed("install", action, kubeconfig=kubeconfig)
+    assert (done.code, done.out) == (1 if action == "--apply" else 2, "")
     assert message in done.err
 
 

@@ -90,11 +90,16 @@ def explained_kind(word: str) -> Kind | None:
 async def _read_object(client: Client, kind: Kind | None, name: str) -> tuple[Kind, Object]:
     if kind is not None and kind != kinds.VM:
         return kind, await client.store.get(kind, name, client.namespace_for(kind))
+    refused: Forbidden | None = None
     for candidate in EXPLAINED if kind is None else (kinds.VM, kinds.VMI):  # vm/NAME also finds a VMI without a VM
         try:
             return candidate, await client.store.get(candidate, name, client.namespace)
-        except (NotFound, Forbidden):
+        except NotFound:
             continue
+        except Forbidden as error:
+            refused = refused or error
+    if refused is not None:  # it may be there
+        raise refused
     what = "VM, VMI, pod, claim or migration" if kind is None else "VM or VMI"
     raise NotFound(f"there is no {what} {name!r} in namespace {client.namespace}")
 

@@ -10,14 +10,16 @@ import yaml
 
 from outfitter.api.kinds import Object
 from outfitter.errors import NotFound
-from outfitter.install import apply, names, resources
+from outfitter.install import apply, names, preflight, resources
 from outfitter.store.kube import Kube
 
 SERVER_SET = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 
 
 async def differences(kube: Kube, objects: Sequence[Object]) -> AsyncIterator[str]:
-    """One text per object that differs."""
+    """One text per object that differs. CommandFailed: nothing can be compared, and what helps."""
+    await preflight.check_version(kube)
+    await preflight.check_rights(kube)
     for obj in objects:
         kind = resources.kind_of(obj)
         key = resources.key_of(obj)
