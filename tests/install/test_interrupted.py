@@ -14,11 +14,12 @@ from typing import Any, cast
 import pytest
 
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import NotFound
+from outfitter.errors import NotFound, TimedOut
 from outfitter.install import apply, manifests, names, remove, resources
 from outfitter.install.names import InstallOptions
 from outfitter.store.clock import ManualClock
 from outfitter.store.kube import Kube
+from tests.store.kube.simulated_server import Impatient
 
 Key = tuple[Kind, str, str]
 Objects = dict[Key, Object]
@@ -174,3 +175,43 @@ def test_what_is_marked_as_ours_is_what_is_removed() -> None:
     server = PlayedServer({**installed(PLAIN), **theirs})
     assert run(removing, server)
     assert server.objects == theirs
+
+
+class HeldServer(PlayedServer):
+    """Something in the namespace has a finalizer."""
+
+    def _deleted(self, kind: Kind, name: str, namespace: str) -> None:
+        if kind.kind != "Namespace":
+            return super()._deleted(kind, name, namespace)
+        self.objects[kind, namespace, name]["status"] = {"conditions": [
+            {"type": "NamespaceDeletionDiscoveryFailure", "status": "False", "message": "all is well"},
+            {"type": "NamespaceFinalizersRemaining", "status": "True", "message": "example.com/held in 1 resource instances"}]}
+        return None
+
+
+def test_what_a_removal_waits_for_is_named() -> None:
+    server = HeldServer({key: dict(obj) for key, obj in installed(PLAIN).items()})
+    removal = remove.remove(cast(Kube, server), lambda line: None, clock=Impatient(), timeout=5, force=False)
+    with pytest.raises(TimedOut, match=r"being deleted after 5 s: example\.com/held in 1 resource instances; the same"):
+        asyncio.run(removal)
+
+
+class ForgetfulServer(PlayedServer):
+    """A definition whose objects cannot be listed at first: it is looked at again when it changes."""
+
+    def _deleted(self, kind: Kind, name: str, namespace: str) -> None:
+        if kind != resources.CRD:
+            return super()._deleted(kind, name, namespace)
+        self.objects[kind, namespace, name]["status"] = {"conditions": [
+            {"type": "Terminating", "status": "True", "reason": "InstanceDeletionFailed", "message": "(re)initializing"}]}
+        return None
+
+    async def patch(self, kind: Kind, name: str, patch: Object, namespace: str = "") -> Object:
+        assert patch["metadata"]["annotations"]
+        return self.objects.pop((kind, namespace, name))
+
+
+def test_a_definition_whose_deletion_failed_is_tried_again() -> None:
+    server, clock = ForgetfulServer({key: dict(obj) for key, obj in installed(PLAIN).items()}), Impatient()
+    asyncio.run(remove.remove(cast(Kube, server), lambda line: None, clock=clock, timeout=5, force=False))
+    assert server.objects == {}

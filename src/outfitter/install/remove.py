@@ -3,10 +3,11 @@ published. VMs and bookings are users': while there are any, removal is refused,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from outfitter.api import kinds
+from outfitter.api import conditions, kinds
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Page
@@ -17,6 +18,9 @@ from outfitter.store.clock import Clock
 from outfitter.store.kube import Kube
 
 MOST_SHOWN = 5
+RETRY_AFTER = 1.0  # seconds
+RETRIED = "outfitter.dev/removal-retried-at"  # annotation: the revision
+REMAINING = ("Namespace", "Terminating")  # conditions of what is being deleted
 SIMULATED = f"{names.SIMULATED}=true"
 
 
@@ -135,11 +139,44 @@ async def _delete(kube: Kube, key: resources.Key, report: Report, *, grace: int 
 
 
 async def _gone(kube: Kube, key: resources.Key, clock: Clock, timeout: float) -> None:
+    retried = clock.monotonic()
+
     async def gone() -> bool:
-        return await apply.read(kube, key) is None
+        nonlocal retried
+        live = await apply.read(kube, key)
+        if live is not None and _gave_up(live) and clock.monotonic() - retried >= RETRY_AFTER:
+            retried = clock.monotonic()
+            await _retry(kube, key, live)
+        return live is None
 
     if not await _waited(gone, clock, timeout):
-        raise TimedOut(f"{resources.title(key)} is still being deleted after {timeout:g} s; the same command goes on from here")
+        why = _remaining(await apply.read(kube, key) or {})
+        raise TimedOut(
+            f"{resources.title(key)} is still being deleted after {timeout:g} s{why}; the same command goes on from here"
+        )
+
+
+def _gave_up(definition: Object) -> bool:
+    """kube-apiserver could not list the objects of a definition ("storage is (re)initializing"), and tries again when the
+    definition changes, or after five minutes."""
+    return (conditions.find(definition, "Terminating") or {}).get("reason") == "InstanceDeletionFailed"
+
+
+async def _retry(kube: Kube, key: resources.Key, live: Object) -> None:
+    kind, namespace, name = key
+    with contextlib.suppress(NotFound):
+        await kube.patch(kind, name, {"metadata": {"annotations": {RETRIED: live["metadata"]["resourceVersion"]}}}, namespace)
+
+
+def _remaining(deleted: Object) -> str:
+    """What the API server says it waits for: conditions of a namespace, or of a definition."""
+    found = (deleted.get("status") or {}).get("conditions") or ()
+    said = [
+        entry["message"]
+        for entry in found
+        if entry.get("status") == "True" and entry.get("type", "").startswith(REMAINING) and entry.get("message")
+    ]
+    return f": {', '.join(said)}" if said else ""
 
 
 async def _waited(condition: Callable[[], Awaitable[bool]], clock: Clock, timeout: float) -> bool:
