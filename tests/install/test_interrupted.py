@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import NotFound, TimedOut
+from outfitter.errors import CommandFailed, NotFound, TimedOut
 from outfitter.install import apply, manifests, names, remove, resources
 from outfitter.install.names import InstallOptions
 from outfitter.store.clock import ManualClock
@@ -215,3 +215,13 @@ def test_a_definition_whose_deletion_failed_is_tried_again() -> None:
     server, clock = ForgetfulServer({key: dict(obj) for key, obj in installed(PLAIN).items()}), Impatient()
     asyncio.run(remove.remove(cast(Kube, server), lambda line: None, clock=clock, timeout=5, force=False))
     assert server.objects == {}
+
+
+def test_definitions_that_are_being_deleted_are_not_taken_for_installed() -> None:
+    server = PlayedServer(installed(PLAIN))
+    key = next(key for key in server.objects if key[0] == resources.CRD)
+    had = server.objects[key]
+    server.objects[key] = {**had, "metadata": {**had["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    with pytest.raises(CommandFailed, match=f"{key[2]}: being deleted, with the objects of its kind: outfit install --remove"):
+        asyncio.run(installing(PLAIN)(cast(Kube, server)))
+    assert server.writes == 0

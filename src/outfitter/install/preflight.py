@@ -68,10 +68,17 @@ async def check_rights(kube: Kube) -> None:
 
 
 async def _check_definitions(kube: Kube, objects: Sequence[Object]) -> set[str]:
-    """CRDs under our names that others installed are not overwritten. The names of those that exist."""
+    """CRDs under our names that others installed are not overwritten, and those that are being deleted would go with what is
+    installed now. The names of those that exist."""
     wanted = {obj["metadata"]["name"] for obj in objects if obj["kind"] == resources.CRD.kind}
     existing = [obj for obj in (await kube.list(resources.CRD)).items if obj["metadata"]["name"] in wanted]
     foreign = [obj for obj in existing if not names.managed(obj)]
+    ending = [obj["metadata"]["name"] for obj in existing if obj["metadata"].get("deletionTimestamp")]
+    if ending and not foreign:
+        raise CommandFailed(
+            f"{', '.join(ending)}: being deleted, with the objects of {'its kind' if len(ending) == 1 else 'their kinds'}: "
+            "outfit install --remove completes that; then repeat the command"
+        )
     if not foreign:
         return {obj["metadata"]["name"] for obj in existing}
     listed = ", ".join(obj["metadata"]["name"] for obj in foreign)
