@@ -150,6 +150,9 @@ CASES: dict[str, Case] = {
         each_definition(lambda crd: crd["status"].update(conditions=[
             {"type": "NamesAccepted", "status": "False", "message": "short name is taken"}]), kinds.VM),
         "cluster-crds", "error", ("virtualmachines.kubevirt.io is not established", "short name is taken")),
+    "a definition is being deleted": Case(
+        each_definition(lambda crd: crd["metadata"].update(deletionTimestamp="2026-01-01T00:00:00Z"), kinds.VM),
+        "cluster-crds", "error", ("virtualmachines.kubevirt.io is being deleted", "outfit install --remove")),
     "a definition lacks fields": Case(
         each_definition(lambda crd: crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"].pop("spec"),
                         kinds.FLAVOR),

@@ -131,7 +131,10 @@ def _definition(state: ClusterState, kind: kinds.Kind, have: Object) -> Iterator
     served = {version["name"] for version in have["spec"]["versions"] if version.get("served")}
     stored = next((version["name"] for version in have["spec"]["versions"] if version.get("storage")), "")
     left = sorted(set((have.get("status") or {}).get("storedVersions") or ()) - set(kind.versions))
-    if not conditions.is_true(have, "Established"):
+    if have["metadata"].get("deletionTimestamp"):
+        yield error("cluster-crds", f"the definition {name} is being deleted, with the objects of its kind.",
+                    "Complete the removal, and install again.", f"outfit install --remove; {APPLY}", subject=name)
+    elif not conditions.is_true(have, "Established"):
         why = some(str(each.get("message")) for each in (have.get("status") or {}).get("conditions") or ()
                    if each.get("status") == "False" and each.get("message"))
         yield error("cluster-crds", f"the definition {name} is not established{f': {why}' if why else ''}.",
