@@ -21,6 +21,7 @@ from cryptography import x509
 
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import reattached_devices
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
 from outfitter.errors import NotFound
@@ -215,6 +216,11 @@ async def test_defaults_updates_status_and_deletes(store: Kube) -> None:
         at = f"{path(kinds.VMI)}/{vmi['metadata']['name']}"
         status, body = await patch(store, at, {"spec": {"terminationGracePeriodSeconds": 5}})
         assert (status, causes(body)[0][0]) == (422, "spec.terminationGracePeriodSeconds"), body
+        for text, expected in (("gpu1,", 422), ("gpu1", 200), (None, 200)):
+            status, body = await patch(store, at, {"metadata": {"annotations": {reattached_devices.DECLARED: text}}})
+            assert status == expected, body
+            if status == 422:
+                assert causes(body)[0][0] == f"metadata.annotations[{reattached_devices.DECLARED}]", body
         status, body = await patch(store, f"{at}/status", {"status": {"phase": "Dreaming"}})
         assert (status, causes(body)[0][0]) == (422, "status.phase"), body
         assert (await patch(store, f"{at}/status", {"status": {"phase": "Running"}}))[0] == 200

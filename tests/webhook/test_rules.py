@@ -6,6 +6,7 @@ from pathlib import Path
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import reattached_devices
 from outfitter.webhook import rules
 from outfitter.webhook.rules import RULES
 
@@ -49,6 +50,14 @@ def test_our_own_updates_are_not_sent() -> None:
     assert {operation for rule in RULES for operation in rule.own} == {"CREATE"}
     for entry in rules.entries("elsewhere", client, mutating=False):
         assert "system:serviceaccount:elsewhere:outfitter-node" in entry["matchConditions"][0]["expression"]
+
+
+def test_the_annotation_of_a_vmi_that_is_checked_is_sent_though_the_spec_is_kept() -> None:
+    conditions = {entry["name"]: [one["expression"] for one in entry["matchConditions"] if one["name"] == "new-spec"]
+                  for entry in rules.entries("ns", client, mutating=False)}
+    assert {name for name, [*found] in conditions.items() if any(reattached_devices.DECLARED in one for one in found)} == {
+        "vms.outfitter.dev"}
+    assert len(conditions["configuration.outfitter.dev"]) == 1
 
 
 def test_beside_kubevirt_its_kinds_are_left_to_its_own_webhook() -> None:

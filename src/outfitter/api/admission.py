@@ -369,6 +369,8 @@ def _new_spec(change: WriteRequest) -> bool:
 
 def _config_causes(change: WriteRequest, new: Object) -> Iterator[Cause]:
     if not _new_spec(change):
+        if change.kind == kinds.VMI and change.old is not None:
+            yield from vms.changed_annotation(new, change.old)
         return
     config = _settings(change)
     if change.kind == kinds.VMI and change.old is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import reattached_devices
 
 CONFIGURATION = "outfitter"  # the name of both webhook configurations
 ACCOUNTS = ("outfitter-controller", "outfitter-node", "outfitter-simulation", "outfitter-webhook")
@@ -34,6 +35,7 @@ class WebhookRule:
     mutating: bool = False
     own: tuple[str, ...] = ()  # operations of our own service accounts that are sent too
     new_spec: bool = False  # an update that keeps the spec is not sent
+    annotation: str = ""  # but one that sets or changes this annotation is
 
     def entry(self, client: Object, namespace: str, sent: tuple[Kind, ...]) -> Object:
         """An entry of a webhook configuration, for these of its kinds. `client`: how the API server reaches the webhook."""
@@ -59,10 +61,18 @@ class WebhookRule:
             of_user = f"request.operation in [{', '.join(map(repr, self.own))}] || {of_user}"
         conditions = [{"name": "not-by-outfitter", "expression": of_user}]
         if self.new_spec:
+            changed = f" || ({_sets(self.annotation)})" if self.annotation else ""
             conditions.append({"name": "new-spec", "expression":
                                "request.operation != 'UPDATE' || !has(object.spec) || !has(oldObject.spec) "
-                               "|| object.spec != oldObject.spec"})
+                               f"|| object.spec != oldObject.spec{changed}"})
         return conditions
+
+
+def _sets(annotation: str) -> str:
+    """The expression for an update that sets an annotation, or changes it."""
+    return (f"has(object.metadata.annotations) && '{annotation}' in object.metadata.annotations "
+            f"&& !(has(oldObject.metadata.annotations) && '{annotation}' in oldObject.metadata.annotations "
+            f"&& oldObject.metadata.annotations['{annotation}'] == object.metadata.annotations['{annotation}'])")
 
 
 WRITES = ("CREATE", "UPDATE")
@@ -70,7 +80,7 @@ RULES = (
     WebhookRule(
         "vms", (kinds.VM, kinds.VMI, kinds.MIGRATION), WRITES, "Fail",
         "what is stored is started: an invalid VM must not be. Running VMs need no write that is sent",
-        own=("CREATE",), new_spec=True),
+        own=("CREATE",), new_spec=True, annotation=reattached_devices.DECLARED),
     WebhookRule(
         "status", (kinds.VM, kinds.VMI, kinds.MIGRATION, kinds.KUBEVIRT), ("UPDATE",), "Fail",
         "controllers act on status; only users who write it by hand are sent", subresource="status"),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from outfitter.api import kinds
+from outfitter.api.admission import AdmissionRules
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import migration, reattached_devices
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.validate import vms, warnings
+from outfitter.api.write_request import Writer, WriteRequest
+from outfitter.errors import Invalid
 
 FIELD = f"metadata.annotations[{reattached_devices.DECLARED}]"
 SPEC: Object = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}], "domain": {"devices": {
@@ -34,6 +40,18 @@ def test_bad_annotations_are_refused_with_their_field(text: str) -> None:
                          (list(vms.vm(vm, KubeVirtConfig())), f"spec.template.{FIELD}")):
         [cause] = [cause for cause in found if "annotations" in cause.field]
         assert (cause.field, BAD[text] in cause.message) == (field, True), cause
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_annotation_of_a_vmi_that_keeps_its_spec_is_refused_unless_it_was_there(text: str) -> None:
+    def annotate(text: str, before: str) -> None:
+        new, old = (objects(each)[0] for each in (text, before))
+        AdmissionRules().admit(WriteRequest("update", kinds.VMI, new, old, by=Writer("a user")))
+
+    with pytest.raises(Invalid, match=re.escape(FIELD)):
+        annotate(text, "gpu1")
+    annotate(text, text)
+    annotate("gpu1", text)
 
 
 UNKNOWN = {"*": [], "gpu1": [], "gpu1, disk2": [], "gpu1,gpu2": ["gpu2"], "plain": ["plain"]}

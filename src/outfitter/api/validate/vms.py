@@ -50,6 +50,12 @@ def _reattached(meta: Any, root: str) -> Iterator[Cause]:
         yield Cause(f"{root}.annotations[{reattached_devices.DECLARED}]", f'Invalid value: "{text}": {why}')
 
 
+def changed_annotation(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:
+    """The same annotation of a VMI that keeps its spec, which is not checked again: it counts at the next migration."""
+    if reattached_devices.declared(new["metadata"]) != reattached_devices.declared(old["metadata"]):
+        yield from _reattached(new["metadata"], "metadata")
+
+
 def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
     """resourceClaimTemplates: claims that belong to the VM. One with resourceClaimTemplateName may also be in the template's
     resourceClaims, with the same name, as KubeVirt requires it."""
