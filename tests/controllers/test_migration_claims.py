@@ -18,6 +18,7 @@ from outfitter.api.kubevirt import device_status
 from outfitter.errors import Invalid
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
+from outfitter.launcher.migration.simulated_copy import SimulatedCopy
 from outfitter.launcher.simulated import Simulated
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
@@ -179,6 +180,41 @@ async def test_a_vm_has_as_many_devices_of_the_target(scene: Scene, shape: str) 
     assert case.second(claim["spec"]) == case.expected
     await scene.check_books()
     assert {booking.holder.purpose for booking in await scene.bookings()} == {"vmi/blue"}
+
+
+@pytest.mark.parametrize("end", ["arrives", "is cancelled"])
+async def test_the_migration_is_the_holder_on_the_target_until_its_end(scene: Scene, end: str) -> None:
+    source = (await start(scene, [exactly("gpu"), exactly("disk", "disk")]))["status"]["nodeName"]
+    target = {"node-a": "node-b", "node-b": "node-a"}[source]
+    for host in scene.product.hosts:
+        assert isinstance(host.hypervisor, Simulated)
+        host.hypervisor.copy = SimulatedCopy(bandwidth=1 << 26)  # sixteen seconds
+    await scene.create(kinds.MIGRATION, "move", {"vmiName": "blue"})
+
+    async def copies() -> bool:
+        job = await scene.find(kinds.MIGRATION, "move") or {}
+        return (job.get("status") or {}).get("phase") == "Running"
+
+    await scene.reach(copies, "it is copied")
+    assert await held_for(scene) == {source: ["vmi/blue"] * 2, target: ["migration/move"] * 2}
+    if end == "arrives":
+        await migrated(scene)
+    else:
+        await scene.delete(kinds.MIGRATION, "move")
+
+    async def one_host() -> bool:
+        return len(await held_for(scene)) == 1
+
+    await scene.reach(one_host, "the other host's devices are free")
+    assert await held_for(scene) == {target if end == "arrives" else source: ["vmi/blue"] * 2}
+
+
+async def held_for(scene: Scene) -> dict[str, list[str]]:
+    """Host -> for what its pages say that its devices are held."""
+    out: dict[str, list[str]] = {}
+    for booking in await scene.bookings():
+        out.setdefault(booking.device.pool, []).append(booking.holder.purpose)
+    return out
 
 
 FLAVORS = {

@@ -65,7 +65,7 @@ def launcher_pod(
             "namespace": meta["namespace"],
             "labels": {**(meta.get("labels") or {}), vm.LAUNCHER_LABEL: vm.LAUNCHER,
                        vm.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
-            "annotations": {"kubevirt.io/domain": meta["name"], **launcher_networks.of_pod(instance, settings, source)},
+            "annotations": {vm.DOMAIN: meta["name"], **launcher_networks.of_pod(instance, settings, source)},
             "ownerReferences": [{"apiVersion": VMI.api_version, "kind": VMI.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],
         },

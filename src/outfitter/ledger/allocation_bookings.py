@@ -11,7 +11,7 @@ from typing import Any
 from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId, hardware_of, newest
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import migration, vm
+from outfitter.api.kubevirt import attachment_pods, migration, vm
 from outfitter.api.page import Booking, Holder, Limits, is_pool_page, pool_page
 
 Slices = Callable[[str], Iterable[Object]]  # "driver/pool" -> its slices
@@ -26,9 +26,8 @@ class AllocationBookings:
     def bookings(self, claim: Object, pods: Sequence[Object], now: str) -> dict[str, tuple[Booking, ...]]:
         """The bookings of a claim's allocation, by page. `pods`: those that it is reserved for, as far as they exist."""
         meta = claim["metadata"]
-        holder = Holder(
-            kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], ", ".join(map(holder_purpose, pods))
-        )
+        purpose = ", ".join(dict.fromkeys(map(holder_purpose, pods)))
+        holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose)
         nodes = {pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
         node = next(iter(nodes)) if len(nodes) == 1 else ""
         out: dict[str, tuple[Booking, ...]] = {}
@@ -97,7 +96,8 @@ def holder_purpose(pod: Object) -> str:
     reference = vm.owner(pod, kinds.VMI.kind)
     if reference and migration.job_uid(pod) and (job := (pod["metadata"].get("annotations") or {}).get(migration.JOB_NAME)):
         return f"migration/{job}"  # until it has ended: the migration controller writes it into the booking
-    return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
+    name = reference["name"] if reference else attachment_pods.vmi_name(pod)
+    return f"vmi/{name}" if name else f"pod/{pod['metadata']['name']}"
 
 
 def _values(counters: Mapping[str, Any] | None) -> dict[str, str]:

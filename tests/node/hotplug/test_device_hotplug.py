@@ -118,6 +118,11 @@ class Story:
         pages = (await self.store.list(kinds.LEDGER_PAGE)).items
         return sorted(booking["device"]["device"] for page in pages for booking in page["spec"].get("bookings") or ())
 
+    async def holders(self) -> set[str]:
+        """For what the pages say that devices are held."""
+        pages = (await self.store.list(kinds.LEDGER_PAGE)).items
+        return {booking["holder"].get("purpose", "") for page in pages for booking in page["spec"].get("bookings") or ()}
+
     async def is_free(self) -> None:
         """Nothing is left of what was plugged."""
         assert (await self.plugged(), await self.pods(), await self.claims(), await self.held()) == ([], [], [], [])
@@ -152,6 +157,7 @@ async def test_gpu_of_a_claim_template_is_plugged_and_unplugged_in_place(story: 
     [claim] = await story.claims()
     assert entry["deviceResourceClaimStatus"]["resourceClaimName"] == claim
     assert await story.held() == [entry["deviceResourceClaimStatus"]["name"]]
+    assert await story.holders() == {"vmi/blue"}, "not its attachment pod"
     assert (await story.domain()).devices == (entry["deviceResourceClaimStatus"]["attributes"]["pciAddress"],)
     assert await story.events("DevicePlugged") == ["GPU fast is plugged on rack"]
     assert (await story.waits(), await story.restart_required()) == ({}, "")

@@ -47,6 +47,11 @@ def launcher_uid(pod: Mapping[str, Any]) -> str | None:
     return str(reference["uid"]) if reference is not None else None
 
 
+def vmi_name(pod: Mapping[str, Any]) -> str:
+    """The VMI for which an attachment pod holds a device; "" for other pods."""
+    return str((pod["metadata"].get("annotations") or {}).get(vm.DOMAIN) or "") if launcher_uid(pod) is not None else ""
+
+
 def held(pod: Mapping[str, Any]) -> Attachment | None:
     """What an attachment pod holds; None for other pods."""
     label = (pod["metadata"].get("labels") or {}).get(LABEL)
@@ -82,7 +87,7 @@ def build(launcher: Mapping[str, Any], instance: Mapping[str, Any], attachment: 
         "metadata": {
             "name": name(launcher, attachment), "namespace": meta["namespace"],
             "labels": {LABEL: LABELS[attachment.kind], vm.CREATED_BY: instance["metadata"]["uid"]},
-            "annotations": {ANNOTATIONS[attachment.kind]: attachment.name},
+            "annotations": {ANNOTATIONS[attachment.kind]: attachment.name, vm.DOMAIN: instance["metadata"]["name"]},
             "ownerReferences": [{"apiVersion": "v1", "kind": POD.kind, "name": meta["name"], "uid": meta["uid"],
                                  "controller": True, "blockOwnerDeletion": True}]},
         "spec": {

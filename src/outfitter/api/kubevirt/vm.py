@@ -16,6 +16,7 @@ LAUNCHER = "virt-launcher"  # label value of launcher pods
 LAUNCHER_LABEL = "kubevirt.io"
 CONTAINER = "compute"  # the container of a launcher pod that runs the domain
 CREATED_BY = "kubevirt.io/created-by"
+DOMAIN = "kubevirt.io/domain"  # annotation of a launcher pod, and of its attachment pods: the name of the VMI
 DEFAULT_MEMORY = "1Gi"
 FINALIZER = "foregroundDeleteVirtualMachine"
 # KubeVirt's VM controller puts it on VMs and VMIs. Ours takes its place: objects that were exported from a cluster have it.

@@ -13,7 +13,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.booking import MalformedEntry
 from outfitter.api.device import VANISHED, DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import vm
+from outfitter.api.kubevirt import attachment_pods, vm
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.api.rejection import Rejection, RejectionCode, unreadable
 from outfitter.api.validate.readable import UnreadableObject
@@ -232,6 +232,8 @@ def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | Non
 
 
 def vmi_or_pod_name(pod: Mapping[str, Any]) -> str:
-    """A pod's name for messages: "vmi/blue" for the launcher pod of a VMI, else "pod/web"."""
+    """A pod's name for messages: "vmi/blue" for the launcher pod of a VMI, and for pods that hold what is plugged into it, else
+    "pod/web"."""
     owner = vm.owner(pod, kinds.VMI.kind)
-    return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"
+    name = owner["name"] if owner else attachment_pods.vmi_name(pod)
+    return f"vmi/{name}" if name else f"pod/{pod['metadata']['name']}"
