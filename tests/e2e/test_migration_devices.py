@@ -123,7 +123,7 @@ def test_vm_migrates_with_its_devices(story: Story, own: bool) -> None:
     until(lambda: story.condition("vmi", "blue", "LiveMigratable").get("status") == "True", "it can migrate")
     before, uid = story.gpu(), story.get("vmi", "blue")["metadata"]["uid"]
     story.kubectl("create", "-f", "-", stdin=JOB)
-    until(lambda: story.get("vmim", "move")["status"].get("phase") == "Succeeded", "it has migrated")
+    until(lambda: story.get("vmim", "move").get("status", {}).get("phase") == "Succeeded", "it has migrated")
     vmi, after = story.get("vmi", "blue"), story.gpu()
     assert (vmi["status"]["nodeName"], vmi["metadata"]["uid"]) == (target, uid)
     assert (before["pool"], after["pool"]) == (source, target)
