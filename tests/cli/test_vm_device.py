@@ -91,8 +91,14 @@ REFUSED = {
         "spec.template.spec.resourceClaims: there is no ResourceClaimTemplate two-gpus in namespace default",)),
     "no such claim": Refused("add blue more --resource-claim mine", (
         "spec.template.spec.resourceClaims: there is no ResourceClaim mine in namespace default",)),
-    "no such claim of the VM": Refused("add blue more --claim mine --request card", (
-        "spec.template.spec.resourceClaims: ", f'{DEVICES}.hostDevices[1] uses "mine"')),
+    "no such claim of the VM": Refused("add blue more --claim mine", (
+        "spec.template.spec.resourceClaims: blue has no claim mine; it has fast, card", "--resource-claim mine")),
+    "no such claim of the VM, with a request": Refused("add blue more --claim mine --request card", (
+        "spec.template.spec.resourceClaims: blue has no claim mine; it has fast, card",)),
+    "a claim of the VM whose only request is in use": Refused("add blue more --claim fast", (
+        f"{DEVICES}.hostDevices[1]", 'duplicate claimName/requestName pair "fast/card"')),
+    "a request that a claim of the VM lacks": Refused("add blue more --claim fast --request other", (
+        "--request other: claim fast has no such request; it has card",)),
     "a claim and request that are in use": Refused("add blue more --claim fast --request card", (
         f"{DEVICES}.hostDevices[1]", 'duplicate claimName/requestName pair "fast/card"')),
 }
@@ -179,7 +185,7 @@ async def test_claim_that_the_running_vm_had_from_another_template_is_refused(st
 
 
 async def test_name_that_a_gpu_and_a_host_device_have_is_not_guessed() -> None:
-    """Older versions accepted such VMs."""
+    """The API takes such VMs: each list has names of its own, as in KubeVirt."""
     store = Memory(clock=ManualClock())  # takes everything
     made = vm("blue", "Halted", hostDevices=[{"name": "fast", "claimName": "card", "requestName": "card"}])
     await store.create(kinds.VM, {**made, "metadata": {"name": "blue", "namespace": "default"}})
@@ -187,3 +193,26 @@ async def test_name_that_a_gpu_and_a_host_device_have_is_not_guessed() -> None:
     with pytest.raises(CommandFailed, match=r"hostDevices\[0\]: blue has a GPU and a host device fast.* kubectl edit vm blue"):
         await devices.remove(InProcess(store, "default"), "blue", ["fast"], wait_=False, timeout=None, dry_run=False)
     assert await store.get(kinds.VM, "blue", "default") == before
+
+
+@pytest.mark.parametrize("shape", ["of the template", "of the VM"])
+async def test_only_request_of_a_claim_that_the_vm_has_need_not_be_named(shape: str) -> None:
+    store = Memory(clock=ManualClock())
+    made, request = vm("blue", "Halted", hostDevices=[]), CARD["devices"]["requests"][0]
+    if shape == "of the VM":
+        made["spec"]["template"]["spec"]["resourceClaims"] = []
+        made["spec"]["resourceClaimTemplates"] = [{"name": "card", "spec": {"spec": CARD}}]
+    await store.create(kinds.VM, {**made, "metadata": {"name": "blue", "namespace": "default"}})
+    client, source = InProcess(store, "default"), {"template": None, "resource_claim": None, "claim": "card"}
+
+    async def plug() -> None:
+        await devices.add(client, "blue", "more", source, request=None, gpu=False, wait_=False, timeout=None, dry_run=False)
+
+    if shape == "of the template":
+        with pytest.raises(CommandFailed, match="--request is needed: which request of claim card"):
+            await plug()  # its ResourceClaimTemplate does not exist yet
+        await store.create(kinds.RESOURCE_CLAIM_TEMPLATE, {"metadata": {"name": "one-gpu", "namespace": "default"}, "spec": {
+            "spec": {"devices": {"requests": [request]}}}})
+    await plug()
+    spec = (await store.get(kinds.VM, "blue", "default"))["spec"]["template"]["spec"]
+    assert spec["domain"]["devices"]["hostDevices"] == [{"name": "more", "claimName": "card", "requestName": "card"}]

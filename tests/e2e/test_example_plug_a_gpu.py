@@ -82,9 +82,8 @@ def test_what_is_wrong_changes_nothing(up: Up) -> None:
     assert "there is no ResourceClaimTemplate two-gpus" in refused("add", "amber", "more", "--template", "two-gpus")
     assert "claim more has no such request; it has card" in refused(
         "add", "amber", "more", "--template", "one-gpu", "--request", "disk")
-    assert "--request is needed" in refused("add", "amber", "more", "--claim", "fast")
-    assert "duplicate claimName/requestName pair" in refused(
-        "add", "amber", "more", "--claim", "fast", "--request", "card", "--gpu")
+    assert "amber has no claim slow; it has fast" in refused("add", "amber", "more", "--claim", "slow")
+    assert "duplicate claimName/requestName pair" in refused("add", "amber", "more", "--claim", "fast", "--gpu")
     assert "amber has no GPU or host device red; it has fast" in refused("remove", "amber", "red")
     assert "there is no VM plum" in refused("add", "plum", "fast", "--template", "one-gpu")
     up.ok("vm", "pause", "amber", "--wait")

@@ -3,11 +3,12 @@ follows for a VM that runs is decided by the controllers and the node (docs/devi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, migration, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, migration, vm_claim_templates, vmi_actions
 from outfitter.api.kubevirt.attachment_pods import ATTACHED, HOTPLUG
 from outfitter.api.kubevirt.device_refs import DeviceRef
 from outfitter.api.rejection import RejectionCode
@@ -69,7 +70,7 @@ async def add(
     timeout: float | None, dry_run: bool,
 ) -> None:
     list_: device_refs.List = "gpus" if gpu else "hostDevices"
-    known = await _requests(client, source)
+    known = await (_requests_of_entry(client, name, source["claim"]) if source["claim"] else _requests(client, source))
 
     def change(spec: Object, vmi: Object | None) -> Object:
         _check_changeable(name, vmi)
@@ -168,6 +169,26 @@ async def _requests(client: Client, source: Mapping[str, str | None]) -> list[st
             return None
         spec = found["spec"]["spec"] if kind is kinds.RESOURCE_CLAIM_TEMPLATE else found["spec"]
         return device_refs.request_names(spec)
+    return None
+
+
+async def _requests_of_entry(client: Client, name: str, claim: str) -> list[str] | None:
+    """The requests of a claim that the VM has; None: not known. CommandFailed: it has no such claim."""
+    vm, _ = await view.vm_and_vmi(client, name)
+    if vm is None:
+        return None  # refused when the template is to be changed
+    listed = [*(vm["spec"]["template"]["spec"].get("resourceClaims") or ()), *vm_claim_templates.entries(vm)]
+    entries = [entry for entry in listed if entry.get("name") == claim]
+    if not entries:
+        has = ", ".join(dict.fromkeys(str(entry.get("name")) for entry in listed)) or "none"
+        raise CommandFailed(f"{TEMPLATE}.resourceClaims: {name} has no claim {claim}; it has {has}. A ResourceClaim of that "
+                            f"name is added by --resource-claim {claim}")
+    for entry in entries:
+        if entry.get("spec"):
+            return device_refs.request_names(entry["spec"]["spec"])
+        with contextlib.suppress(CommandFailed):  # one that does not exist yet: the VM waits for it
+            return await _requests(client, {
+                "template": entry.get("resourceClaimTemplateName"), "resource_claim": entry.get("resourceClaimName")})
     return None
 
 
