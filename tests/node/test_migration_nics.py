@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from outfitter.api import kinds
+from outfitter.cli.vm import migrate
 from outfitter.inventory.config import Config, HostSettings
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
+from outfitter.store.memory import Memory
+from tests.controllers.planting import InProcess
 from tests.node.test_nic_hotplug import TWO, Story, nic, running
 
 
@@ -57,6 +60,20 @@ async def test_a_vf_is_left_behind_and_another_attached(tmp_path: Path) -> None:
         assert await booked(story) == {source: 0, target: 1}
         shown = (await story.get("blue"))["status"]
         assert [entry["name"] for entry in shown["interfaces"]] == ["default", "fast"]
+
+
+async def test_outfit_vm_migrate_shows_first_what_becomes_of_the_vf(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, Config(), TWO) as story:
+        await story.vmi(nic("fast", "fast", sriov={}))
+        [source] = [name for name, found in (await functions(story)).items() if found]
+        assert isinstance(story.store, Memory)
+        await migrate.migrate(InProcess(story.store, "default"), "blue", to=None, wait=False, timeout=None, dry_run=True)
+    plan, nic_, done = capsys.readouterr().out.splitlines()
+    assert plan.startswith(f"vmi/blue would migrate from {source} to ")
+    assert nic_ == "  fast: reattached (the guest has no such NIC while it is copied)"
+    assert done == f"blue migrates from {source} (dry run: nothing was changed)"
 
 
 async def test_a_failed_migration_gives_the_vf_back(tmp_path: Path) -> None:

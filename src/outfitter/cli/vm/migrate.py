@@ -14,6 +14,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import migration, vm_actions
 from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt.device_refs import LISTS
 from outfitter.api.kubevirt.vm_actions import ActionOptions
 from outfitter.cli import printers, time_format
 from outfitter.cli.client import Client
@@ -44,11 +45,19 @@ async def migrate(client: Client, name: str, *, to: str | None, wait: bool, time
 
 async def _show_plan(client: Client, vmi: Object, to: str) -> None:
     """What becomes of the devices of a VM that has some. A user who may not read what a plan needs migrates without it."""
-    if not vmi["spec"].get("resourceClaims") and not vm_api.flavor_name(vmi):
+    if not _has_devices(vmi):
         return
     with contextlib.suppress(Forbidden):
         found = await plan_migrate.planned(client, vmi["metadata"]["name"], to)
         printers.print_lines(plan_migrate.text(found))
+
+
+def _has_devices(vmi: Object) -> bool:
+    """GPUs, host devices, devices of a flavor, or NICs on VFs."""
+    devices = (vmi["spec"].get("domain") or {}).get("devices") or {}
+    nics = devices.get("interfaces") or ()
+    return bool(vmi["spec"].get("resourceClaims") or vm_api.flavor_name(vmi) or any(devices.get(each) for each in LISTS)
+                or any(nic.get("sriov") is not None for nic in nics))
 
 
 async def cancel(client: Client, name: str, *, wait: bool, timeout: float | None) -> None:
