@@ -100,6 +100,8 @@ bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver
 	@$(BIN)/python -m bench.allocate
 	@$(BIN)/python -m bench.vms
 	@$(BIN)/python -m bench.migrate
+	@$(BIN)/python -m bench.migrate 10 20 2 device
+	@$(BIN)/python -m bench.plan
 	@$(BIN)/python -m bench.assignment
 	@$(BIN)/python -m bench.servers
 	@$(BIN)/python -m bench.stall
