@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outfitter.api import kinds
-from outfitter.cli.vm import migrate
+from outfitter.cli.vm import migrate, plan_migrate
 from outfitter.inventory.config import Config, HostSettings
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy
 from outfitter.launcher.simulated import Simulated
@@ -74,6 +74,19 @@ async def test_outfit_vm_migrate_shows_first_what_becomes_of_the_vf(
     assert plan.startswith(f"vmi/blue would migrate from {source} to ")
     assert nic_ == "  fast: reattached (the guest has no such NIC while it is copied)"
     assert done == f"blue migrates from {source} (dry run: nothing was changed)"
+
+
+async def test_plan_to_its_own_host_or_to_none_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path, Config(), TWO) as story:
+        await story.vmi(nic("fast", "fast", sriov={}))
+        hosts = {bool(found): name for name, found in (await functions(story)).items()}
+        assert isinstance(story.store, Memory)
+        client = InProcess(story.store, "default")
+        plans = {to: await plan_migrate.planned(client, "blue", to) for to in (hosts[True], "moon", hosts[False])}
+    assert [(plan.possible, plan.target, plan.reason) for plan in plans.values()] == [
+        (False, "", f"it runs on {hosts[True]} already: name another host, or none"),
+        (False, "", "there is no host moon: outfit get nodes lists them"), (True, hosts[False], "")]
+    assert {str([device.outcome for device in plan.devices]) for plan in plans.values()} == {"['reattached']"}
 
 
 async def test_a_failed_migration_gives_the_vf_back(tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def plan(
     condition = live_migratable.live_migratable(vmi, [one.reason for one in device_migration.blocking(devices)])
     if not condition.status:
         return impossible(f"{condition.reason}: {condition.message}")
+    if to and (why := _no_target(to, source, cluster)):
+        return impossible(why)
     job = {**JOB, "spec": {"addedNodeSelector": {migration.HOSTNAME: to}}} if to else JOB
     try:
         pod = launcher_pod.target_pod(
@@ -77,6 +79,15 @@ def plan(
         devices = device_twins.with_twins(devices, vmi, view, published)
         return impossible(summary(verdict))
     return MigrationPlan(name, source, possible=True, target=verdict.host, devices=devices)
+
+
+def _no_target(host: str, source: str, cluster: ClusterObjects) -> str:
+    """Why a migration to this host is refused whatever is free there, as admission would; "": it is not."""
+    if host == source:
+        return f"it runs on {host} already: name another host, or none"
+    known = any(host in (node["metadata"]["name"], (node["metadata"].get("labels") or {}).get(migration.HOSTNAME))
+                for node in cluster.nodes)
+    return "" if known else f"there is no host {host}: outfit get nodes lists them"
 
 
 def source_view(vmi: Object, config: KubeVirtConfig, cluster: ClusterObjects) -> SourceView:
