@@ -24,6 +24,8 @@ from outfitter.node.device_manager.plugin_resource import (
     PluginDevice,
     PluginOptions,
     PluginResource,
+    SocketId,
+    socket_id,
     wrong_registration,
 )
 from outfitter.node.device_manager.update_rate import UpdateRate
@@ -134,12 +136,12 @@ class DeviceManager:
         """Begin to use the plugin at a socket for a resource; an earlier one of it is not used any more. NotReady: it cannot
         be used."""
         try:
-            inode = await self._listens(socket)
+            identity = await self._listens(socket)
         except NotReady as error:
             self.refuse(name, error.message)
             raise
         known = self.resources.get(name)
-        if known is not None and known.plugin is not None and (known.socket, known.inode) == (socket, inode):
+        if known is not None and known.plugin is not None and (known.socket, known.socket_id) == (socket, identity):
             raise NotReady(f"{socket} is connected already, for {name}")
         plugin = self._connect(socket)
         try:
@@ -152,7 +154,7 @@ class DeviceManager:
         await self._leave(name)
         self.problem(name, None)
         resource = self.resources.setdefault(name, PluginResource(name))
-        resource.socket, resource.inode, resource.plugin, resource.options = socket, inode, plugin, options
+        resource.socket, resource.socket_id, resource.plugin, resource.options = socket, identity, plugin, options
         resource.listed, resource.gone_since = False, None
         self._watches[name] = asyncio.create_task(self._watch(resource, plugin))
 
@@ -163,8 +165,8 @@ class DeviceManager:
             await self._leave(name)
             self._gone(resource)
 
-    async def _listens(self, socket: Path) -> int:
-        """The inode of a socket that accepts connections. NotReady: there is none."""
+    async def _listens(self, socket: Path) -> SocketId:
+        """Which socket it is that accepts connections. NotReady: there is none."""
         until = self._clock.monotonic() + DIAL
         while True:
             try:
@@ -173,7 +175,7 @@ class DeviceManager:
                     raise NotReady(f"{socket} is not a socket")
                 _, writer = await asyncio.open_unix_connection(str(socket))
                 writer.close()
-                return found.st_ino
+                return socket_id(found)
             except OSError as error:
                 if self._clock.monotonic() >= until:
                     raise NotReady(f"{socket} could not be dialled for {DIAL:.0f} s: {error.strerror or error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,14 @@ VERSION = "v1beta1"
 CAPACITY_KEPT = 300.0  # seconds for which the devices of a plugin that is gone count as capacity
 HEALTHY = "Healthy"
 _SOCKET_NAME = re.compile(r"[^/\0]+")
+
+
+SocketId = tuple[int, int]
+
+
+def socket_id(found: os.stat_result) -> SocketId:
+    """Differs for a socket that is created again: file systems give it the inode of the one that was removed."""
+    return found.st_ino, found.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class PluginResource:
 
     name: str
     socket: Path | None = None
-    inode: int = 0
+    socket_id: SocketId = (0, 0)
     plugin: DevicePlugin | None = None  # None: it is gone, or was never here since this process started
     options: PluginOptions = PluginOptions()
     listed: bool = False  # its plugin has sent its devices

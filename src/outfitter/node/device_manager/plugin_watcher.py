@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from outfitter.errors import NotReady, OutfitterError
+from outfitter.node.device_manager.plugin_resource import SocketId, socket_id
 from outfitter.node.kubelet.proto import plugin_registration_v1_pb2 as pb
 from outfitter.store.clock import Clock
 
@@ -29,7 +30,7 @@ GET_INFO, NOTIFY = 10.0, 5.0  # seconds for the plugin's answers
 RETRY_FIRST, RETRY_MOST = 0.5, 122.0  # seconds; doubled each time
 
 
-SocketKey = tuple[Path, int]  # and inode: a socket that is created again is another one
+SocketKey = tuple[Path, SocketId]  # a socket that is created again is another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ class PluginWatcher:
         self._sockets: dict[SocketKey, asyncio.Task[None]] = {}  # -> its registration
         self._registered: dict[SocketKey, PluginInfo] = {}
         self._scan: asyncio.Task[None] | None = None
-        self._removing: set[asyncio.Task[None]] = set()
+        self._removing: dict[Path, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._scan = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        tasks = [*([self._scan] if self._scan else []), *self._sockets.values(), *self._removing]
+        tasks = [*([self._scan] if self._scan else []), *self._sockets.values(), *self._removing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -75,11 +76,11 @@ class PluginWatcher:
         while True:
             found = set(_sockets(self._folder))
             for key in [key for key in self._sockets if key not in found]:
-                removing = asyncio.create_task(self._remove(key, self._sockets.pop(key)))
-                self._removing.add(removing)
-                removing.add_done_callback(self._removing.discard)
+                self._removing[key[0]] = asyncio.create_task(self._remove(key, self._sockets.pop(key)))
+            for path in [path for path, removing in self._removing.items() if removing.done()]:
+                del self._removing[path]
             for key in sorted(found - self._sockets.keys()):
-                self._sockets[key] = asyncio.create_task(self._register(key))
+                self._sockets[key] = asyncio.create_task(self._register(key, self._removing.pop(key[0], None)))
             await self._clock.sleep(SCAN_EVERY)
 
     async def _remove(self, key: SocketKey, registration: asyncio.Task[None]) -> None:
@@ -88,9 +89,11 @@ class PluginWatcher:
         if (info := self._registered.pop(key, None)) is not None:
             await self._handlers[info.type].remove(info)
 
-    async def _register(self, key: SocketKey) -> None:
-        """Until it is registered."""
+    async def _register(self, key: SocketKey, removing: asyncio.Task[None] | None) -> None:
+        """Until it is registered. `removing`: of the socket that had this path before."""
         socket, delay = key[0], RETRY_FIRST
+        if removing is not None:
+            await asyncio.wait({removing})
         while True:
             try:
                 await self._register_once(key)
@@ -150,4 +153,4 @@ def _sockets(folder: Path) -> Iterator[SocketKey]:
             if stat.S_ISDIR(found.st_mode):
                 yield from _sockets(Path(entry.path))
             elif stat.S_ISSOCK(found.st_mode):
-                yield Path(entry.path), found.st_ino
+                yield Path(entry.path), socket_id(found)
