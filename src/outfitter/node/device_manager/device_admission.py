@@ -136,9 +136,15 @@ class _Admission:
         own = frozenset(self._preset.get(container["name"], {}).get(resource, ()))
         reusable = frozenset(self._reusable[resource])
         if assigned_devices.is_plain_init(self._pod, container):  # it ends before those start
-            reusable |= frozenset(each for later in self._pod["spec"].get("containers") or ()
+            reusable |= frozenset(each for later in self._after(container)
                                   for each in self._preset.get(later["name"], {}).get(resource, ()))
         return DeviceRequest(self._devices(resource), count, own, reusable - own)
+
+    def _after(self, container: Object) -> list[Object]:
+        """The sidecars and containers that start when an init container has ended."""
+        containers = [each for each, _ in self._containers]
+        return [later for later in containers[containers.index(container) + 1:]
+                if not assigned_devices.is_plain_init(self._pod, later)]
 
     def _of_pod(self) -> dict[str, DeviceRequest]:
         """What the pod asks for as a whole."""
