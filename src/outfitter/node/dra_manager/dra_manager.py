@@ -64,7 +64,8 @@ class DraManager:
         that has not registered is waited for; the devices of others need no prepare. `whole`: claims of which no driver is
         called are recorded too."""
         self.host, self.drivers, self._expected, self._whole = host, drivers, expected, whole
-        self._own, self._files, self._clock = own, files, clock
+        self._own, self._clock = own, clock
+        self.files = files
         self.wake: Callable[[str], None] = lambda key: None  # set by the agent: has a pod looked at again
         self._claims: dict[str, ClaimInfoState] = {}  # by uid
         self._prepared: set[str] = set()  # claims of which every driver has answered this process, or that are in use
@@ -82,7 +83,7 @@ class DraManager:
 
     def load(self) -> None:
         """What earlier processes recorded. A file that cannot be used is rebuilt from the API, pod by pod."""
-        text = self._files.read(dra_checkpoint.FILE)
+        text = self.files.read(dra_checkpoint.FILE)
         found = dra_checkpoint.decode(text) if text is not None else ()
         if isinstance(found, DamagedCheckpoint):
             log.warning("%s: %s; it is written again from the claims of the pods that run", self.host, found.message)
@@ -371,8 +372,8 @@ class DraManager:
 
     def _save(self) -> Rejection | None:
         try:
-            self._files.write(dra_checkpoint.FILE, dra_checkpoint.encode(tuple(self._claims.values())))
+            self.files.write(dra_checkpoint.FILE, dra_checkpoint.encode(tuple(self._claims.values())))
         except OSError as error:
-            message = f"{self._files.at(dra_checkpoint.FILE)} cannot be written: {error}"
+            message = f"{self.files.at(dra_checkpoint.FILE)} cannot be written: {error}"
             return Rejection.of(RejectionCode.PREPARE_FAILED, message=message)
         return None

@@ -19,6 +19,7 @@ from outfitter.errors import AlreadyExists, NotFound
 from outfitter.inventory.config import UnhealthyDevice
 from outfitter.ledger import out_of_service
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.dra_manager import registered_drivers
 from outfitter.node.dra_manager.device_health import KnownHealth
 from outfitter.node.dra_manager.dra_driver import DeviceHealth
 from outfitter.node.dra_manager.driver_registry import DriverRegistry
@@ -49,10 +50,13 @@ class DriverController:
                 self._hosts[host.name] = host, drivers
                 drivers.on_driver.append(functools.partial(self._driver_changed, host.name))
                 drivers.on_health.append(functools.partial(self._health_changed, host.name))
+                for driver in registered_drivers.read(host.dra_manager.files):
+                    self._driver_changed(host.name, driver)
 
     def _driver_changed(self, host: str, driver: str) -> None:
         if self._hosts[host][1].usable(driver):
             self._gone.pop((host, driver), None)
+            self._remember(host, driver, registered=True)
         elif (host, driver) not in self._gone:
             self._gone[host, driver] = self._clock.monotonic()
             self.queue.add_after(f"{SLICES}{host}|{driver}", GONE)
@@ -82,7 +86,12 @@ class DriverController:
                     await self._store.delete(kinds.RESOURCE_SLICE, part["metadata"]["name"], uid=part["metadata"]["uid"])
                 except NotFound:
                     continue
+        self._remember(host, driver, registered=False)
         return None
+
+    def _remember(self, host: str, driver: str, *, registered: bool) -> None:
+        if (manager := self._hosts[host][0].dra_manager) is not None:
+            registered_drivers.change(manager.files, driver, registered=registered)
 
     # -- health
 
