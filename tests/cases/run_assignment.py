@@ -29,6 +29,7 @@ async def _run(world: World) -> list[str]:
     await steps.begin()
     for node in world.nodes.values():
         node.stale = node.checkpoints()
+    await world.observe()
     wrong: list[str] = []
     at = await Situation.read(world)
     for index, step in enumerate(world.case.data.get("when") or ()):

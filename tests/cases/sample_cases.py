@@ -390,5 +390,9 @@ STRANGE: Mapping[str, tuple[dict[str, Any], str]] = {  # a case that is not in i
     "a feature": ({**ALLOCATOR, "features": {"Levitation": True}}, "Levitation"),
     "an allocator expectation": ({**ALLOCATOR, "expect": {"mood": 1}}, "mood"),
     "a key of a selector case": ({**EXPRESSION, "expectMatch": True, "mood": 1}, "mood"),
+    "a step of an assignment case": (
+        {**ASSIGNED["a plugin registers"][0], "when": [{"op": "restart_agent", "checkpoint": "burnt"}]}, "burnt"),
+    "a policy of a node": (_assigned("topology", {"nodes": {"n1": {"policy": "strict"}}}, {"nodes": {}}), "strict"),
+    "a method that fails": (_assigned("plugin", {"drivers": {"d": {"fails": {"Allocate": "no"}}}}, {"nodes": {}}), "Allocate"),
     "a shape": ({**NOVA, "when": {"op": "boot"}}, "list is expected"),
 }

@@ -95,5 +95,16 @@ def chosen(by: str, table: Mapping[str, Check], word: str) -> Check:
     return check
 
 
+def word(*known: str) -> Check:
+    """One of these words, or a list of some."""
+
+    def check(value: Any, path: str) -> Iterator[str]:
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None and item not in known:
+                yield f'unknown word "{item}" in {path}; known are: {", ".join(known)}'
+
+    return check
+
+
 def _below(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)

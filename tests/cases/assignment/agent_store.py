@@ -23,7 +23,8 @@ class AgentStore:
         self._store = store
         self.atomic = False  # as a server behind HTTP
         self.mode = ""  # "", "read_only" or "away"
-        self.before_write: Callable[[str], Awaitable[None]] | None = None  # called with the name of a pod before it is written
+        # Called with the name of a pod, and whether its status is written.
+        self.before_write: Callable[[str, bool], Awaitable[None]] | None = None
         self._away = asyncio.Event()
         self.broken: set[Any] = set()  # kinds whose watch was ended, until it is open again: that waits for the clock
 
@@ -40,15 +41,16 @@ class AgentStore:
         async def call(*args: Any, **kwargs: Any) -> Any:
             if self.mode == "away" or (self.mode == "read_only" and name in WRITES):
                 raise Unavailable(f"the API server is {self.mode}")
-            if name == "patch" and args[0] == POD and not kwargs.get("subresource"):
-                await self._written(f"{args[3] if len(args) > 3 else kwargs.get('namespace', '')}/{args[1]}")
+            if name == "patch" and args[0] == POD:
+                pod = f"{args[3] if len(args) > 3 else kwargs.get('namespace', '')}/{args[1]}"
+                await self._written(pod, bool(kwargs.get("subresource")))
             return await getattr(self._store, name)(*args, **kwargs)
 
         return call
 
-    async def _written(self, name: str) -> None:
+    async def _written(self, name: str, status: bool) -> None:
         if self.before_write is not None:
-            await self.before_write(name)
+            await self.before_write(name, status)
 
     async def watch(self, *args: Any, **kwargs: Any) -> AsyncIterator[Event]:
         if self.mode == "away":

@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from tests.cases.assignment.pod_view import assigned, containers, has_all, pod_name, started
+from tests.cases.assignment.pod_view import assigned, containers, has_all, pod_name, spec_changes, started
 from tests.cases.assignment.reader_expectations import (
     compare_checkpoint,
     compare_readers,
@@ -49,7 +49,7 @@ async def compare(expect: Mapping[str, Any], at: Situation) -> list[str]:
             if all(tried):
                 wrong.append(f"none of any_of holds: {json.dumps(tried)}")
         elif word == "readers":
-            wrong += await compare_readers(wanted, at.world, at.pods)
+            wrong += await compare_readers(wanted, at.world)
         elif word == "checkpoint":
             wrong += compare_checkpoint(wanted, at.world, at.pods)
         elif word != "error":
@@ -129,7 +129,7 @@ def _health_differs(pod: Object, wanted: Any, at: Situation) -> Any:
     have = {status["name"]: {entry["name"]: {each["resourceID"]: each.get("health") for each in entry.get("resources") or ()}
                              for entry in status.get("allocatedResourcesStatus") or ()}
             for status in _status(pod, "containerStatuses") or ()}
-    same = all(have.get(name, {}).get(resource) == {str(key): value for key, value in ids.items()}
+    same = all(have.get(name, {}).get(resource, {}) == {str(key): value for key, value in ids.items()}
                for name, each in wanted.items() for resource, ids in each.items())
     return None if same else have
 
@@ -229,7 +229,7 @@ def _notified(wanted: Mapping[str, Mapping[str, Any]], at: Situation) -> list[st
     wrong = []
     for name, keys in wanted.items():
         found = at.world.notified(name)
-        if found is None or found[0] is not keys["registered"] or not all(
+        if found is None or found[0] is not keys.get("registered", found[0]) or not all(
                 str(part) in found[1] for part in keys.get("contains") or ()):
             wrong.append(f"{name} was notified {found}, not {keys}")
     return wrong
@@ -254,6 +254,8 @@ async def invariants(at: Situation) -> list[str]:
     holders: dict[tuple[str, str, str], str] = {}
     for name, pod in at.pods.items():
         status = pod.get("status") or {}
+        if changed := spec_changes(at.world.created.get(pod["metadata"]["uid"], {}), pod["spec"]):
+            wrong.append(f"{name} is not as it was written: {changed}")
         if status.get("phase") == "Running":
             if not has_all(pod):
                 wrong.append(f"{name} runs without all of its devices: {assigned(pod)}")

@@ -36,7 +36,7 @@ class Monitor(ReaderClient):
         return (await self.lister("List")).pod_resources
 
     async def devices(self) -> Devices:
-        return {_name(pod.namespace, pod.name): containers(pod) for pod in await self.pod_resources()}
+        return {pod_name(pod.namespace, pod.name): containers(pod) for pod in await self.pod_resources()}
 
     async def get(self, pod: str) -> dict[str, dict[str, list[str]]] | None:
         namespace, _, name = pod.rpartition("/")
@@ -71,7 +71,7 @@ class Monitor(ReaderClient):
         writer.close()
         if b"chunked" in head.lower():
             body = _unchunked(body)
-        return [_name(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in json.loads(body)["items"]]
+        return [pod_name(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in json.loads(body)["items"]]
 
     async def cni(self, pod: str, resources: list[str]) -> dict[str, list[str]] | None:
         """What a CNI plugin gets; None: an error."""
@@ -128,7 +128,7 @@ class PodView:
     def __init__(self, raw: bytes) -> None:
         fields = _fields(raw)
         meta = _fields(fields[1][0])
-        self.name = _name(_text(meta, 3), _text(meta, 1))
+        self.name = pod_name(_text(meta, 3), _text(meta, 1))
         self.uid, self.revision = _text(meta, 5), _text(meta, 6)
         statuses = _fields(fields[3][0]).get(8, []) if 3 in fields else []
         states = [_fields(each).get(2, [b""])[0] for each in statuses]
@@ -156,7 +156,7 @@ def numa_of(devices: Any) -> dict[str, dict[str, set[int]]]:
     return out
 
 
-def _name(namespace: str, name: str) -> str:
+def pod_name(namespace: str, name: str) -> str:
     return name if namespace in ("", "default") else f"{namespace}/{name}"
 
 

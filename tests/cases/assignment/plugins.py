@@ -77,6 +77,7 @@ class PlayedPlugin:
         self.socket = folder / ("plugins_registry" if self.watched else "device-plugins") / f"{name}.sock"
         self.calls: list[tuple[str, Any]] = []
         self.notified: tuple[bool, str] | None = None
+        self.asked = asyncio.Event()  # set when it was notified
         self._server: grpc.aio.Server | None = None
         self._streams: list[asyncio.Queue[None]] = []
         self.sent: list[list[int]] = []  # of each open stream, also what is about to be sent
@@ -93,6 +94,7 @@ class PlayedPlugin:
 
     async def listen(self) -> None:
         await self.stop()
+        self.asked.clear()
         self.socket.parent.mkdir(parents=True, exist_ok=True)
         self.socket.unlink(missing_ok=True)
         server = grpc.aio.server()
@@ -200,6 +202,7 @@ class PlayedPlugin:
 
     async def _notify(self, request: Any, context: Any) -> Any:
         self.notified = request.plugin_registered, request.error
+        self.asked.set()
         return registration_pb.RegistrationStatusResponse()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from outfitter.api.kinds import Object
 
 
@@ -43,3 +45,17 @@ def has_all(pod: Object) -> bool:
 def started(pod: Object) -> bool:
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return any({"running", "terminated"} & (each.get("state") or {}).keys() for each in statuses)
+
+
+def spec_changes(written: Any, now: Any, path: str = "spec") -> list[str]:
+    """Where a spec is not what was written any more. Fields, and ids, may have been added."""
+    if isinstance(written, dict) and isinstance(now, dict):
+        return [line for key, value in written.items() for line in spec_changes(value, now.get(key), f"{path}.{key}")]
+    if path.endswith(".assignedDevices"):
+        have = {entry["resourceName"]: entry["deviceIDs"] for entry in now or ()}
+        return [f"{path} lacks {entry}" for entry in written
+                if not set(entry["deviceIDs"]) <= set(have.get(entry["resourceName"], ()))]
+    if isinstance(written, list) and isinstance(now, list) and len(written) == len(now):
+        return [line for number, (one, other) in enumerate(zip(written, now, strict=True))
+                for line in spec_changes(one, other, f"{path}[{number}]")]
+    return [] if written == now else [f"{path} was {written!r} and is {now!r}"]

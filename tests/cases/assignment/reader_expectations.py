@@ -9,7 +9,7 @@ from typing import Any
 from outfitter.api.kinds import Object
 from outfitter.node.device_manager import checkpoint
 from outfitter.node.device_manager.checkpoint import DeviceCheckpoint
-from tests.cases.assignment.monitors import Monitor, numa_of
+from tests.cases.assignment.monitors import Monitor, numa_of, pod_name
 from tests.cases.assignment.world import World
 
 
@@ -34,10 +34,10 @@ def same_pod(found: Mapping[str, Mapping[str, Sequence[str]]], wanted: Any) -> b
         wanted[name] == "any" or same_devices(found[name], wanted[name]) for name in wanted))
 
 
-async def compare_readers(wanted: Mapping[str, Any], world: World, pods: Mapping[str, Object]) -> list[str]:
+async def compare_readers(wanted: Mapping[str, Any], world: World) -> list[str]:
     node = world.node(wanted.get("node"))
     assert node.monitor is not None, "the agent does not run"
-    words = _Readers(node.monitor, pods, node.events)
+    words = _Readers(node.monitor, world.uid, node.events)
     wrong = []
     for word, value in wanted.items():
         if word != "node" and (found := await words.words[word](value)) is not None:
@@ -48,8 +48,9 @@ async def compare_readers(wanted: Mapping[str, Any], world: World, pods: Mapping
 class _Readers:
     """Each word returns what was found; None: as expected."""
 
-    def __init__(self, monitor: Monitor, pods: Mapping[str, Object], events: Sequence[str]) -> None:
-        self._monitor, self._pods, self._events = monitor, pods, events
+    def __init__(self, monitor: Monitor, uid: Callable[[str], str], events: Sequence[str]) -> None:
+        """`uid`: of the pod that has a name, or had it last."""
+        self._monitor, self._uid, self._events = monitor, uid, events
         self.words: Mapping[str, Callable[[Any], Awaitable[Any]]] = {
             "list": self._list, "get": self._get, "allocatable": self._allocatable, "numa": self._numa, "cpus": self._cpus,
             "claims": self._claims, "pods": self._page, "by_uid": self._by_uid, "watch": self._watch, "cni": self._cni}
@@ -77,11 +78,12 @@ class _Readers:
                     expected = wanted.get(resource, {}).get(device)
                     if expected is not None and nodes != set(expected):
                         return each
-        missing = [each for resource, devices in wanted.items() for each in devices if each not in found.get(resource, {})]
+        missing = [each for resource, devices in wanted.items() for each in devices
+                   if not any(each in answer.get(resource, {}) for answer in [found, *listed])]
         return found if missing else None
 
     async def _cpus(self, wanted: Mapping[str, Mapping[str, Sequence[int]]]) -> Any:
-        found = {pod.name: {container.name: list(container.cpu_ids) for container in pod.containers}
+        found = {pod_name(pod.namespace, pod.name): {container.name: list(container.cpu_ids) for container in pod.containers}
                  for pod in await self._monitor.pod_resources()}
         return None if all(found.get(name, {}).get(container) == list(cpus) for name, each in wanted.items()
                            for container, cpus in each.items()) else found
@@ -91,7 +93,8 @@ class _Readers:
         for pod in await self._monitor.pod_resources():
             for container in pod.containers:
                 for claim in container.dynamic_resources:
-                    place = found.setdefault(pod.name, {}).setdefault(container.name, {}).setdefault(claim.claim_name, {})
+                    place = found.setdefault(pod_name(pod.namespace, pod.name), {}).setdefault(container.name, {}).setdefault(
+                        claim.claim_name, {})
                     for device in claim.claim_resources:
                         key = f"{device.driver_name}/{device.pool_name}/{device.device_name}"
                         place[key] = [each.name for each in device.cdi_devices]
@@ -102,7 +105,7 @@ class _Readers:
         return None if page == listed == sorted(wanted) else {"page": page, "listed": listed}
 
     async def _by_uid(self, wanted: Mapping[str, bool]) -> Any:
-        found = {name: await self._monitor.known(self._pods[name]["metadata"]["uid"]) for name in wanted}
+        found = {name: await self._monitor.known(self._uid(name)) for name in wanted}
         return None if found == wanted else found
 
     async def _watch(self, wanted: Sequence[str]) -> Any:

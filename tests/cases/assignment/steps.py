@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from outfitter.api.kinds import Object
 from tests.cases.assignment.drivers import PlayedDriver
 from tests.cases.assignment.plugins import PlayedPlugin, register
-from tests.cases.assignment.pod_view import pod_path
+from tests.cases.assignment.pod_view import has_all, pod_path
 from tests.cases.assignment.world import PlayedNode, World
 from tests.cases.case_product import Answer, NotDriven
 
 Step = Mapping[str, Any]
-CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 
 
 class StepError(Exception):
@@ -30,6 +29,7 @@ class Steps:
     def __init__(self, world: World) -> None:
         self._world = world
         self._races: dict[str, Step] = {}
+        self._namespaces = dict(_claim_namespaces(world))
         for node in world.nodes.values():
             node.store.before_write = self._before_write
         self._ops: dict[str, Callable[[Step], Awaitable[None]]] = {
@@ -75,25 +75,34 @@ class Steps:
     async def _create(self, step: Step) -> None:
         for name, claim in (step.get("claims") or {}).items():
             self._world.claims[name] = claim["results"]
-            requests = dict.fromkeys(result["request"] for result in claim["results"])
-            _check(await self._world.send("POST", CLAIMS, {"metadata": {"name": name}, "spec": {"devices": {"requests": [
-                {"name": request, "exactly": {"deviceClassName": "any"}} for request in requests]}}}))
+            await self._namespace(self._namespaces.get(name, "default"))
+            requests = [{"name": request, "exactly": {"deviceClassName": "any"}}
+                        for request in dict.fromkeys(result["request"] for result in claim["results"])]
+            _check(await self._world.send("POST", self._claims_path(name), {
+                "metadata": {"name": name}, "spec": {"devices": {"requests": requests}}}))
         for pod in step.get("pods") or ():
             namespace = pod.get("namespace", "default")
-            await self._world.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            await self._namespace(namespace)
             answer = await self._world.send("POST", f"/api/v1/namespaces/{namespace}/pods", self._pod(pod))
             _check(answer)
+            self._world.created[answer.body["metadata"]["uid"]] = self._pod(pod)["spec"]
             for claim in (pod.get("claims") or {}).values():
-                await self._allocate(claim, answer.body["metadata"])
+                await self._allocate(claim, answer.body)
+
+    async def _namespace(self, name: str) -> None:
+        await self._world.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+
+    def _claims_path(self, claim: str) -> str:
+        return f"/apis/resource.k8s.io/v1/namespaces/{self._namespaces.get(claim, 'default')}/resourceclaims"
 
     async def _allocate(self, name: str, pod: Object) -> None:
         """Write the allocation of a claim, and reserve it for one more pod."""
-        claim = await self._world.must("GET", f"{CLAIMS}/{name}")
-        pool = self._world.first.name
-        results = [{**result, "pool": pool} for result in self._world.claims[name]]
+        path, meta = f"{self._claims_path(name)}/{name}", pod["metadata"]
+        claim = await self._world.must("GET", path)
+        results = [{**result, "pool": pod["spec"]["nodeName"]} for result in self._world.claims[name]]
         users = [*((claim.get("status") or {}).get("reservedFor") or ()),
-                 {"resource": "pods", "name": pod["name"], "uid": pod["uid"]}]
-        await self._world.must("PATCH", f"{CLAIMS}/{name}/status", {"status": {
+                 {"resource": "pods", "name": meta["name"], "uid": meta["uid"]}]
+        await self._world.must("PATCH", f"{path}/status", {"status": {
             "allocation": {"devices": {"results": results}}, "reservedFor": users}})
 
     def _pod(self, pod: Mapping[str, Any]) -> Object:
@@ -115,10 +124,11 @@ class Steps:
         name = step["pod"] if "/" in step["pod"] else f"default/{step['pod']}"
         self._races[name] = step
 
-    async def _before_write(self, name: str) -> None:
-        step = self._races.pop(name, None)
-        if step is None:
+    async def _before_write(self, name: str, status: bool) -> None:
+        """A write of the status counts where the agent has nothing else to write."""
+        if name not in self._races or (status and not has_all(await self._world.must("GET", pod_path(name)))):
             return
+        step = self._races.pop(name)
         change: Object = {}
         if step.get("labels"):
             change["metadata"] = {"labels": step["labels"]}
@@ -138,7 +148,11 @@ class Steps:
     async def _start(self, plugin: PlayedPlugin, *, refused: bool = False) -> None:
         """`refused`: it may be refused without an error of the step."""
         await plugin.listen()
+        if not self._world.node(plugin.keys.get("node")).alive:
+            return  # it registers when there is an agent
         error = await self._world.wait_for(asyncio.create_task(plugin.register()))
+        if plugin.watched:
+            await self._world.wait_for(asyncio.create_task(plugin.asked.wait()))
         if error is not None and not refused:
             raise StepError(error)
 
@@ -173,11 +187,15 @@ class Steps:
         """Until the agent has told it whether it is registered."""
         driver.asked.clear()
         await driver.listen()
-        path = "/apis/resource.k8s.io/v1/resourceslices"
-        if driver.keys.get("devices"):
-            await self._world.send("POST", path, driver.slice())
+        await self._publish(driver)
         if self._world.node(driver.keys.get("node")).alive:
             await self._world.wait_for(asyncio.create_task(driver.asked.wait()))
+
+    async def _publish(self, driver: PlayedDriver) -> None:
+        path, content = "/apis/resource.k8s.io/v1/resourceslices", driver.slice()
+        if driver.keys.get("devices") and not (await self._world.send("POST", path, content)).ok:
+            devices = {"spec": {"devices": content["spec"]["devices"]}}
+            await self._world.must("PATCH", f"{path}/{content['metadata']['name']}", devices)
 
     async def _start_driver(self, step: Step) -> None:
         driver = self._world.drivers[step["driver"]]
@@ -188,7 +206,10 @@ class Steps:
         await self._world.drivers[step["driver"]].stop()
 
     async def _update_driver(self, step: Step) -> None:
-        self._world.drivers[step["driver"]].update(_changes(step))
+        driver = self._world.drivers[step["driver"]]
+        driver.update(_changes(step))
+        if "devices" in step and driver.running:
+            await self._publish(driver)
 
     # -- agents and time
 
@@ -198,13 +219,19 @@ class Steps:
     async def _start_agent(self, step: Step) -> None:
         node = self._world.node(step.get("node"))
         self._change_checkpoints(node, step.get("checkpoint", "kept"))
+        plugins = [each for each in self._world.plugins.values() if each.running and each.socket.is_relative_to(node.folder)]
+        drivers = [each for each in self._world.drivers.values() if each.running and each.socket.is_relative_to(node.folder)]
+        found: list[PlayedPlugin | PlayedDriver] = [*(each for each in plugins if each.watched), *drivers]  # by their sockets
+        for player in found:
+            player.asked.clear()
         await node.start()
-        for plugin in self._world.plugins.values():
-            if plugin.running and plugin.keys.get("returns", True) and plugin.socket.is_relative_to(node.folder):
+        for plugin in plugins:
+            if not plugin.watched and plugin.keys.get("returns", True):
                 await self._start(plugin, refused=True)
-        for driver in self._world.drivers.values():
-            if driver.running and driver.socket.is_relative_to(node.folder):
-                await self._start_driver_process(driver)
+        for player in found:
+            await self._world.wait_for(asyncio.create_task(player.asked.wait()))
+        for driver in drivers:
+            await self._publish(driver)
 
     async def _restart_agent(self, step: Step) -> None:
         await self._stop_agent(step)
@@ -235,6 +262,13 @@ class Steps:
 def _check(answer: Answer) -> None:
     if not answer.ok:
         raise StepError(str(answer.body.get("message")), [field for field, _ in answer.causes])
+
+
+def _claim_namespaces(world: World) -> Iterator[tuple[str, str]]:
+    """A claim is in the namespace of its pods."""
+    for step in (world.given, *(world.case.data.get("when") or ())):
+        for pod in step.get("pods") or ():
+            yield from ((claim, pod.get("namespace", "default")) for claim in (pod.get("claims") or {}).values())
 
 
 def _changes(step: Step) -> dict[str, Any]:

@@ -55,6 +55,8 @@ class PlayedNode:
         self._stream: PodStream | None = None
         self._watches: list[PodStream] = []
         self.events: list[str] = []  # of the streams that the case opened
+        self._starts = 0  # of the agent
+        self._shown: dict[str, str] = {}  # uid of a pod that its readers have -> name
         self.context: ControllerContext | None = None
         self._manager: ControllerManager | None = None
         self._agents: HostAgents | None = None
@@ -72,6 +74,8 @@ class PlayedNode:
         self._host = replace(host, kubelet_dir=self.folder)
 
     async def start(self) -> None:
+        self._starts += 1
+        self._shown.clear()
         self.context = ControllerContext(self.store, clock=self._world.clock, names=self._world.names, component="kubelet")
         self._agents = HostAgents(self.context, [self._host], assigned_field=self.assigned_field,
                                   connect=self._world.wire.connect,
@@ -85,11 +89,30 @@ class PlayedNode:
 
     def _streamed(self, kind: str, pod: PodView | None) -> None:
         if pod is not None and kind != "DELETED":
-            self._world.add(f"listed {pod.name}")
-            if pod.runs:
-                self._world.add(f"started {pod.name}")
+            self._listed(pod)
         elif pod is not None:
-            self._world.add(f"unlisted {pod.name}")
+            self._unlisted(pod.uid, pod.name)
+
+    def _listed(self, pod: PodView) -> None:
+        self._shown[pod.uid] = pod.name
+        self._world.add(f"listed {pod.name}", pod.uid, self._starts)
+        if pod.runs:
+            self._world.add(f"started {pod.name}", pod.uid, self._starts)
+
+    def _unlisted(self, uid: str, name: str) -> None:
+        self._shown.pop(uid, None)
+        self._world.add(f"unlisted {name}", uid, self._starts)
+
+    async def observe(self) -> None:
+        """What its readers show at this moment, which their streams may not have brought yet."""
+        listed = await self.monitor.listed() if self.monitor is not None else None
+        if listed is None:
+            return
+        for pod in listed:
+            self._listed(pod)
+        uids = {pod.uid for pod in listed}
+        for uid, name in [each for each in self._shown.items() if each[0] not in uids]:
+            self._unlisted(uid, name)
 
     def watch(self) -> None:
         """Open a stream whose events count for the case."""
@@ -147,8 +170,10 @@ class World:
         self.plugins: dict[str, PlayedPlugin] = {}
         self.drivers: dict[str, PlayedDriver] = {}
         self.claims: dict[str, Sequence[Mapping[str, str]]] = {}  # claim -> its allocation results
-        self._known: set[str] = set()  # pods that were there
+        self._known: dict[str, str] = {}  # uid of a pod that was there -> name
+        self.created: dict[str, Object] = {}  # uid -> the spec that the case wrote
         self.log: list[str] = []  # what happened, in order: "Allocate gpu", "started p"
+        self._logged: set[tuple[str, str, int]] = set()
 
     @property
     def first(self) -> PlayedNode:
@@ -225,24 +250,29 @@ class World:
     def notified(self, name: str) -> tuple[bool, str] | None:
         return self._players()[name].notified
 
-    def add(self, item: str) -> None:
-        """To the log, once."""
-        if item not in self.log:
+    def add(self, item: str, uid: str, start: int = 0) -> None:
+        """To the log, once for a pod, and of its readers once for each start of the agent."""
+        if (key := (item, uid, start)) not in self._logged:
+            self._logged.add(key)
             self.log.append(item)
+
+    def uid(self, name: str) -> str:
+        """Of the pod that has a name, or had it last."""
+        return next(uid for uid, each in reversed(self._known.items()) if each == name)
 
     async def observe(self) -> None:
         """Add what the API and the readers show by now to the log."""
         for node in self.nodes.values():
-            for listed in await node.monitor.listed() if node.monitor is not None else ():
-                self.add(f"listed {listed.name}")
-        pods = await self.pods()
-        items = [(f"written {name}", has_all(pod)) for name, pod in pods.items()]
-        items += [(f"failed {name}", (pod.get("status") or {}).get("phase") == "Failed") for name, pod in pods.items()]
-        items += [(f"gone {name}", True) for name in self._known - pods.keys()]
-        self._known |= pods.keys()
-        for item, holds in items:
-            if holds:
-                self.add(item)
+            await node.observe()
+        pods = {pod["metadata"]["uid"]: pod for pod in (await self.pods()).values()}
+        self._known |= {uid: pod_name(pod) for uid, pod in pods.items()}
+        for uid, pod in pods.items():
+            if has_all(pod):
+                self.add(f"written {self._known[uid]}", uid)
+            if (pod.get("status") or {}).get("phase") == "Failed":
+                self.add(f"failed {self._known[uid]}", uid)
+        for uid in self._known.keys() - pods.keys():
+            self.add(f"gone {self._known[uid]}", uid)
 
     # -- requests
 
