@@ -57,6 +57,21 @@ def test_malformed_booking_costs_nothing_else(name: str) -> None:
         assert raw in change["spec"]["bookings"], "nothing that is not understood is dropped"
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_long_list_is_read_as_a_short_one(name: str) -> None:
+    """Versions of long lists are kept: also then it counts what the list contains now."""
+    raw = CASES[name][0]
+    others = [{**GOOD, "device": {**DEVICE, "device": f"other{number}"}} for number in range(50)]
+    short, long = page(raw), page(raw, bookings=[GOOD, raw, *others])
+    assert long.malformed == short.malformed
+    assert long.bookings[:len(short.bookings)] == short.bookings
+    assert len(long.bookings) == len(short.bookings) + 50
+    others[0]["state"] = "prepared"
+    again = Page(long.object)
+    assert [booking.device.device for booking in again.bookings if booking.state == "prepared"][-1] == "other0"
+    assert len(bookings_by_claim(again.object)["here/c"]) == 51
+
+
 @pytest.mark.parametrize(("spec", "fields"), [
     ({"bookings": {"a": 1}}, ["spec.bookings"]),
     ({"reserved": [{"reason": "x"}], "quarantined": "all"}, ["spec.reserved[0].device", "spec.quarantined"]),

@@ -8,7 +8,7 @@ about any, and none of the page is given out (`Page.undetermined`)."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -175,6 +175,7 @@ def record_of(raw: Object) -> OutOfServiceRecord:
 # -- entries of a page, of which some may be malformed: in a cluster a user with the right can write anything into a page
 
 AMOUNTS = ("resources", "cells", "cpus", "counters", "capacity")  # fields of an amount that are objects
+LONG = 32  # bookings of a list that is kept as a whole
 UNKNOWN = "Unknown"  # the kind of a holder that cannot be read
 
 
@@ -211,7 +212,23 @@ def raw_entries(page: Mapping[str, Any] | None, which: str) -> list[Any]:
 
 def well_formed_bookings(page: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     """The bookings of a page as they are stored, without those that are malformed: for indexes of raw pages."""
-    return (raw for raw in raw_entries(page, "bookings") if isinstance(_read(raw), Booking))
+    raws = raw_entries(page, "bookings")
+    return (raw for raw, read in zip(raws, _read_all(raws), strict=True) if isinstance(read, Booking))
+
+
+def _read_all(raws: Sequence[Any]) -> Sequence[Booking | tuple[str, str]]:
+    """Each of a page's bookings, as `_read`. A version of a long list is kept as a whole."""
+    if len(raws) < LONG:
+        return list(map(_read, raws))
+    try:
+        return _read_list(msgspec.json.encode(raws))
+    except (TypeError, ValueError):  # not from JSON
+        return list(map(_read, raws))
+
+
+@functools.lru_cache(maxsize=8)
+def _read_list(text: bytes) -> Sequence[Booking | tuple[str, str]]:
+    return tuple(map(_read, msgspec.json.decode(text)))
 
 
 def _read(raw: Any) -> Booking | tuple[str, str]:
@@ -231,8 +248,8 @@ def _read_text(text: bytes) -> Booking | tuple[str, str]:
 
 def read_bookings(page: Object) -> tuple[list[BookingEntry], list[MalformedEntry]]:
     entries, malformed = [], list(_not_a_list(page, "bookings"))
-    for index, raw in enumerate(raw_entries(page, "bookings")):
-        read = _read(raw)
+    raws = raw_entries(page, "bookings")
+    for index, (raw, read) in enumerate(zip(raws, _read_all(raws), strict=True)):
         if isinstance(read, Booking):
             entries.append(BookingEntry(read, raw))
             continue

@@ -158,7 +158,9 @@ class Page:
 
         AlreadyHeld names the holder in conflict, OutOfService the record of the device, Unsatisfiable what is not published
         (a share is checked against `limits`)."""
-        page, old, fresh = self, {booking.key: booking for booking in self.bookings}, dict[Key, Booking]()
+        devices = {booking.device for booking in wanted}
+        old = {booking.key: booking for booking in self.bookings if booking.device in devices}
+        page, fresh = self, dict[Key, Booking]()
         for booking in wanted:
             had = old.get(booking.key)
             if had is None:
@@ -286,9 +288,9 @@ class Page:
             return self.object
         have = self.object.get("spec")
         spec = {**(have if isinstance(have, Mapping) else {}), which: entries}
-        readable = [entry["device"] for entry in entries if readable_device(entry)]
-        if readable and is_pool_page(self.host):
-            spec.setdefault("pool", {key: readable[0][key] for key in ("driver", "pool")})
+        readable = (entry["device"] for entry in entries if readable_device(entry))
+        if is_pool_page(self.host) and (device := next(readable, None)) is not None:
+            spec.setdefault("pool", {key: device[key] for key in ("driver", "pool")})
         return {**self.object, "metadata": {**self.object["metadata"]}, "spec": spec}
 
     # -- checks of new bookings

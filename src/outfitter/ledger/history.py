@@ -79,8 +79,10 @@ def past_booking(host: str, booking: Booking, *, ended: str, how: str) -> Object
 
 def ended_records(page: Page, new: Page, *, now: str, how: How) -> list[Object]:
     """PastBooking objects of all bookings on `page` that `new` does not have."""
-    kept = {(booking.key, booking.since) for booking in new.bookings}
-    return [past_booking(page.host, booking, ended=now, how=how(booking)) for booking in page.bookings
+    same = set(map(id, new.bookings))  # most bookings of two versions of a page are one value
+    left = [booking for booking in page.bookings if id(booking) not in same]
+    kept = {(booking.key, booking.since) for booking in new.bookings} if left else set()
+    return [past_booking(page.host, booking, ended=now, how=how(booking)) for booking in left
             if (booking.key, booking.since) not in kept]
 
 

@@ -127,8 +127,10 @@ class DeviceIndex:
         self._touched.add((result["driver"], result["pool"]))
 
     def put_page(self, name: str, page: Page | None) -> None:
-        if (old := self._pages.pop(name, None)) is not None:
-            for booking in old.bookings:
+        old = self._pages.pop(name, None)
+        dropped, added = _changed_bookings(old, page)
+        if old is not None:
+            for booking in dropped:
                 self._drop(booking, name)
             for record in (record for state in OUT_OF_SERVICE_STATES for record in old.records(state)):
                 self.held.whole.pop(record.device, None)
@@ -140,7 +142,7 @@ class DeviceIndex:
             for state in OUT_OF_SERVICE_STATES:
                 for record in page.records(state):
                     self.held.whole[record.device] = rejection.out_of_service(state, record)
-            for booking in page.bookings:
+            for booking in added:
                 self._add(booking, name)
         before, after = (_pools_of(one) if one is not None else set() for one in (old, page))
         for pool in before - after:
@@ -599,6 +601,18 @@ def _put(table: dict[_Name, Any], name: _Name, obj: Any | None) -> None:
         table.pop(name, None)
     else:
         table[name] = obj
+
+
+def _changed_bookings(old: Page | None, new: Page | None) -> tuple[Sequence[Booking], Sequence[Booking]]:
+    """What is to be dropped of a page, and what is to be added then: all bookings of the devices whose bookings differ. Of a
+    page with records, which share places with bookings, all."""
+    before, after = (page.bookings if page is not None else () for page in (old, new))
+    if any(page is not None and any(map(page.records, OUT_OF_SERVICE_STATES)) for page in (old, new)):
+        return before, after
+    had, has = set(map(id, before)), set(map(id, after))  # an unchanged booking is one value in both
+    left = {booking.device for booking in before if id(booking) not in has}
+    return ([booking for booking in before if booking.device in left] if left else (),
+            [booking for booking in after if id(booking) not in had or booking.device in left])
 
 
 def _pools_of(page: Page) -> set[tuple[str, str]]:
