@@ -9,6 +9,7 @@ import pytest
 
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import network_info
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
 from outfitter.store.memory import Memory
@@ -250,6 +251,21 @@ async def test_a_warning_comes_with_what_is_new(client: Client) -> None:
     assert not (await client.patch(place, {"metadata": {"labels": {"a": "b"}}})).header("warning")
     assert not (await client.patch(f"{place}/status", {"status": {"ready": True}})).header("warning")
     assert (await client.patch(place, {"spec": {"template": {"spec": {"schedulerName": "x"}}}})).header("warning")
+
+
+async def test_mac_that_another_nic_of_the_vm_got_is_refused(client: Client) -> None:
+    """The generated one of a NIC without a MAC address in the template, which users read in the VMI's status."""
+    def with_nics(*interfaces: Object) -> Object:
+        networks = [{"name": card["name"], "multus": {"networkName": "lan"}} for card in interfaces]
+        return {"spec": {"template": {"spec": {"networks": networks, "domain": {"devices": {"interfaces": interfaces}}}}}}
+
+    uid = (await client.post(MACHINES, vm())).json["metadata"]["uid"]
+    first, mac = {"name": "first", "bridge": {}}, network_info.generated_mac(uid, "first")
+    second = {"name": "second", "bridge": {}, "macAddress": mac.upper().replace(":", "-")}
+    answer = await client.patch(f"{MACHINES}/blue", with_nics(first, second))
+    assert (answer.status, fields(answer)) == (422, ["spec.template.spec.domain.devices.interfaces[1].macAddress"])
+    assert f'Duplicate value: "{mac}" is the MAC address of interface "first" too' in answer.json["message"]
+    assert (await client.patch(f"{MACHINES}/blue", with_nics({**first, "macAddress": mac}))).status == 200, "its own"
 
 
 # -- who may change an instance

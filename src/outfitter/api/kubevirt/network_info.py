@@ -108,7 +108,12 @@ def mac(instance: Mapping[str, Any], interface: Mapping[str, Any]) -> str:
     if specified := specified_mac(interface):
         return specified
     owner = vm.owner(instance, kinds.VM.kind) or instance["metadata"]
-    digest = hashlib.sha256(f"{owner['uid']}/{interface['name']}".encode()).hexdigest()
+    return generated_mac(owner["uid"], interface["name"])
+
+
+def generated_mac(uid: str, interface: str) -> str:
+    """Of an interface for which the spec has none. `uid`: of the VM, or of a VMI that no VM owns."""
+    digest = hashlib.sha256(f"{uid}/{interface}".encode()).hexdigest()
     return "02:" + ":".join(digest[at:at + 2] for at in range(0, 10, 2))  # 02: locally administered, unicast
 
 

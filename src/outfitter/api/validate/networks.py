@@ -18,14 +18,17 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _MAC = re.compile(r"[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(\1[0-9a-fA-F]{2}){4}")
 
 
-def check(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = ()) -> Iterator[Cause]:
+def check(
+    spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = (), vm_uid: str = "",
+) -> Iterator[Cause]:
+    """`vm_uid`: of a VM that exists, whose interfaces without a MAC address have generated ones."""
     networks = spec.get("networks") or ()
     interfaces = (spec["domain"].get("devices") or {}).get("interfaces") or ()
     at = f"{root}.domain.devices.interfaces"
     yield from _sources(networks, root)
     yield from _states(interfaces, networks, at)
     yield from _names(networks, interfaces, root, at)
-    yield from _interfaces(interfaces, at)
+    yield from _interfaces(interfaces, at, vm_uid)
     yield from _bindings(networks, interfaces, at)
     listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()} | set(own_claims)
     yield from _by_claim(spec, listed, root, open_)
@@ -109,9 +112,11 @@ def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause
             yield Cause(here, f'Invalid value: "{name}": a network interface has a name of letters, digits, - and _ only')
 
 
-def _interfaces(interfaces: Any, at: str) -> Iterator[Cause]:
+def _interfaces(interfaces: Any, at: str, vm_uid: str) -> Iterator[Cause]:
     """Binding, MAC address and model of interfaces. Without a binding the default is bridge."""
-    taken: dict[str, str] = {}
+    taken = {network_info.generated_mac(vm_uid, interface["name"]): f'interface "{interface["name"]}"'
+             for interface in interfaces
+             if vm_uid and interface.get("name") and network_info.specified_mac(interface) is None}
     for index, interface in enumerate(interfaces):
         here = f"{at}[{index}]"
         if address := network_info.specified_mac(interface):

@@ -40,7 +40,8 @@ def vm(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
     yield from names.labels_and_annotations(spec["template"].get("metadata"), "spec.template.metadata")
     yield from _reattached(spec["template"].get("metadata"), "spec.template.metadata")
     own = [entry["name"] for entry in spec.get("resourceClaimTemplates") or () if entry.get("name")]
-    yield from _spec(spec["template"].get("spec"), "spec.template.spec", settings, own)
+    uid = str((obj.get("metadata") or {}).get("uid") or "")
+    yield from _spec(spec["template"].get("spec"), "spec.template.spec", settings, own, uid)
 
 
 def _reattached(meta: Any, root: str) -> Iterator[Cause]:
@@ -98,7 +99,9 @@ def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
             yield from names.subdomain(entry["resourceClaimTemplateName"], f"{here}.resourceClaimTemplateName")
 
 
-def _spec(spec: Any, root: str, settings: KubeVirtConfig, own: Collection[str] = ()) -> Iterator[Cause]:
+def _spec(
+    spec: Any, root: str, settings: KubeVirtConfig, own: Collection[str] = (), vm_uid: str = "",
+) -> Iterator[Cause]:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("domain"), Mapping):
         yield Cause(f"{root}.domain", "Required value: the domain of the VM", "FieldValueRequired")
         return
@@ -116,7 +119,7 @@ def _spec(spec: Any, root: str, settings: KubeVirtConfig, own: Collection[str] =
     yield from devices.gated_claims(spec, root, settings.gates, own)
     yield from devices.devices(spec, root, settings.gates, own)
     yield from devices.displays(spec, root)
-    yield from networks.check(spec, root, settings.gates, own)
+    yield from networks.check(spec, root, settings.gates, own, vm_uid)
     yield from volumes.check(spec, root)
     yield from disks.check(spec, root)
 
