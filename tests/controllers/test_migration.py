@@ -227,6 +227,34 @@ async def test_a_target_that_stays_away_is_waited_for_until_its_pod_is_gone(
     assert conditions.find(await reached(hosts, "Failed"), "migrationWaiting") is None
 
 
+async def test_the_next_migration_waits_until_the_pod_that_was_left_has_ended(
+    hosts: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's hypervisor is away when the VM has left: only the record of that migration tells its agent to end the pod.
+    The VM comes back to that host in another pod."""
+    source = (await started(hosts))["status"]["nodeName"]
+    back: dict[str, Any] = {"addedNodeSelector": {"kubernetes.io/hostname": source}}
+
+    async def away(uid: str, grace: float = 0.0) -> float | None:
+        raise HypervisorAway("libvirt does not answer")
+
+    simulated(hosts, source).copy = SLOW
+    await migrate(hosts)
+    await reached(hosts, "Running")
+    with monkeypatch.context() as patched:
+        patched.setattr(simulated(hosts, source), "stop", away)
+        await reached(hosts, "Succeeded")
+        await migrate(hosts, "back", **back)
+
+        async def waits() -> bool:
+            job = await hosts.find(kinds.MIGRATION, "back")
+            return (conditions.find(job or {}, "migrationWaiting") or {}).get("reason") == "SourcePodNotEnded"
+
+        await hosts.reach(waits, "the reason is known")
+    await reached(hosts, "Succeeded", name="back")
+    await only_in(hosts, source)
+
+
 async def resumed(scene: Scene, host: str, uid: str) -> bool:
     return not (await simulated(scene, host).domains())[uid].migrating
 

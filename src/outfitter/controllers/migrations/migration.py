@@ -19,7 +19,7 @@ from outfitter.controllers.migrations import migration_phase
 from outfitter.controllers.migrations.migration_phase import MigrationStep, MigrationView
 from outfitter.controllers.migrations.target_devices import TargetDevices
 from outfitter.controllers.pod_renderer import PodRenderer
-from outfitter.controllers.vmi import LauncherPods
+from outfitter.controllers.vmi import LauncherPods, instance_of
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotReady, Terminating
 from outfitter.scheduling import device_migration
 from outfitter.store.informer import key_of
@@ -84,7 +84,13 @@ class MigrationController:
     def _of_pod(self, pod: Object) -> list[str]:
         """By the annotation, which names the migration."""
         name = (pod["metadata"].get("annotations") or {}).get(migration.JOB_NAME)
-        return [f"{pod['metadata']['namespace']}/{name}"] if name and migration.job_uid(pod) else []
+        own = [f"{pod['metadata']['namespace']}/{name}"] if name and migration.job_uid(pod) else []
+        ended = (pod.get("status") or {}).get("phase") in vm.FINAL
+        return [*own, *(key for key in self._next(pod) if key not in own)] if ended else own
+
+    def _next(self, pod: Object) -> list[str]:
+        """Migrations of its VMI that may wait for the end of a pod that the VMI has left."""
+        return [key_of(job) for vmi in instance_of(pod) for job in self._jobs.by("vmi", vmi) if not migration.is_finished(job)]
 
     # -- one migration
 
@@ -104,14 +110,29 @@ class MigrationController:
         vmi = self._vmis.get(migration.vmi_key(job))
         pod = await self._target(job, vmi)
         others = [other for other in self._jobs.by("unfinished", "yes") if other["metadata"]["uid"] != job["metadata"]["uid"]]
-        sources = {place: str((found.get("status") or {}).get("nodeName") or "") for other in others
-                   if (found := self._vmis.readable(place := migration.vmi_key(other))) is not None}
+        theirs = {other["metadata"]["uid"]: found for other in others
+                  if (found := self._vmis.readable(migration.vmi_key(other))) is not None}
+        sources = {key_of(found): str((found.get("status") or {}).get("nodeName") or "") for found in theirs.values()}
+        stuck = frozenset(uid for uid, found in theirs.items() if self._left(found) is not None)
         begun = frozenset(other["metadata"]["uid"] for other in others if self._pods.by("migration", _place(other)))
         settings = self._renderer.config().migrations
-        view = MigrationView(job, vmi, pod, self._context.clock.now(), settings, others, sources, begun)
+        view = MigrationView(job, vmi, pod, self._context.clock.now(), settings, others, sources, begun,
+                             left=self._left(vmi), stuck=stuck)
         if vmi is not None and not migration.state_of(vmi, job):
             view = await self._with_devices(view, vmi)
         return await self._do(view, migration_phase.decide(view))
+
+    def _left(self, vmi: Object | None) -> Object | None:
+        """The pod that a VMI left by its last migration, while that pod has not ended. The next migration would overwrite the
+        record by which its agent knows that it has to end."""
+        record = migration.state(vmi or {})
+        if vmi is None or not record.get("completed") or record.get("failed"):
+            return None
+        pod = self._pods.get(f"{vmi['metadata']['namespace']}/{record.get('sourcePod')}")
+        if pod is None or (pod.get("status") or {}).get("phase") in vm.FINAL or (
+                pod["metadata"]["uid"] in (vmi["status"].get("activePods") or ())):
+            return None
+        return pod
 
     async def _with_devices(self, view: MigrationView, vmi: Object) -> MigrationView:
         """Before the hand-over: what becomes of its devices, and which of the target's are known."""

@@ -31,6 +31,7 @@ VMI_ENDED, VMI_GONE, TARGET_GONE, TARGET_FAILED = "VMIEnded", "VMIGone", "Target
 TARGET_UNSCHEDULABLE, TARGET_TIMEOUT, PREPARE_TIMEOUT = "TargetUnschedulable", "TargetTimeout", "PrepareTimeout"
 TARGET_REFUSED, QUOTA_EXCEEDED, MIGRATION_FAILED = "TargetRefused", "QuotaExceeded", "MigrationFailed"
 TARGET_DEVICES, TARGET_SILENT = "TargetDevicesUnknown", "TargetSilent"
+SOURCE_POD = "SourcePodNotEnded"
 
 Act = Literal["nothing", "create-pod", "hand-over", "fail-record", "request-abort", "succeed", "fail", "delete"]
 
@@ -58,6 +59,8 @@ class MigrationView:
     others: Iterable[Object] = ()  # other unfinished migrations
     sources: Mapping[str, str] = field(default_factory=dict)  # key of a VMI -> the host that it runs on
     begun: frozenset[str] = frozenset()  # uids of those with a target's pod, which their phase may not show yet
+    left: Object | None = None  # the pod that the VMI left by its last migration, if that pod has not ended
+    stuck: frozenset[str] = frozenset()  # uids of other migrations whose VMI has such a pod
     devices: tuple[DeviceMigration, ...] = ()  # what becomes of each device; empty after the hand-over
     target: TargetDeviceStatus = NO_DEVICES  # the devices of the target's pod, before the hand-over
 
@@ -109,8 +112,11 @@ def _waits(view: MigrationView, vmi: Object) -> MigrationStep | None:
         return MigrationStep("fail", "Failed", NOT_MIGRATABLE, device_migration.text(stay))
     if (vmi.get("status") or {}).get("phase") != "Running":
         return _pending(VMI_NOT_RUNNING, f"VMI {key} is not running yet", seconds=5)
+    if view.left is not None:  # its agent knows from the record in the VMI's status alone that the VM has left it
+        return _pending(SOURCE_POD, _not_ended(view.left), seconds=5)
     running = [other for other in view.others if not _is_waiting(other, view.begun)]
-    rivals = [other for other in view.others if _is_waiting(other, view.begun) and _before(other, job, view.begun)]
+    rivals = [other for other in view.others if _is_waiting(other, view.begun) and _before(other, job, view.begun)
+              and other["metadata"]["uid"] not in view.stuck]
     most, rank = view.settings.per_cluster, migration.priority(job)
     seconds = 1 if rank >= 100 else 3 if rank >= 50 else 5
     if len(running) + len(rivals) >= most:
@@ -123,6 +129,13 @@ def _waits(view: MigrationView, vmi: Object) -> MigrationStep | None:
         return _pending(NODE_LIMIT, f"{most} migrations may leave {host} at a time (parallelOutboundMigrationsPerNode), and "
                                     "others leave it or come first", seconds=seconds)
     return None
+
+
+def _not_ended(pod: Object) -> str:
+    name, why = pod["metadata"]["name"], (pod.get("status") or {}).get("message")
+    host = (pod.get("spec") or {}).get("nodeName")
+    return (f"pod {name} on {host}, which the VM left by the last migration, has not ended{f' ({why})' if why else ''}; if "
+            f"{host} is off for good: kubectl delete pod {name} --force")
 
 
 def _is_waiting(job: Object, begun: frozenset[str]) -> bool:
