@@ -1,4 +1,4 @@
-"""kill -9 of `outfit up` and of either of two libvirt daemons, at seeded moments of plug, unplug and migration of real guests.
+"""kill -9 of two libvirt daemons and of `outfit up`, at seeded moments of plug, unplug and migration of real guests.
 A daemon that was killed is started again, as an init system does. Afterwards each VM runs in exactly one place, as the same
 VMI; its NICs have their taps, on the bridges that the VM wants, and there is no other tap; every migration has ended and
 nothing of its target is left."""
@@ -26,7 +26,7 @@ NAMES = ("blue", "green")
 NICS = ("red", "pink")
 NIC_ACTS = ("plug", "plug", "unplug", "unplug", "swap")
 ACTS = (*NIC_ACTS, "migrate", "migrate", "migrate", "cancel")
-VICTIMS = ("up", "up", "source", "source", "target", "target", "up and source", "up and target")
+VICTIMS = ("source", "target", "source and target", "up and source", "up and target", "up")  # each as often as the others
 FINAL = ("Succeeded", "Failed")
 LOST = "is lost"
 WAITS = ("InterfacesReady", "MigrationRequired", "Paused")  # conditions of a VMI of which something is not done yet
@@ -43,6 +43,9 @@ class KilledHosts:
         self.uids: dict[str, str] = {}
         self.ended = 0  # VMs that libvirt ended, as far as it is known
         self.places: list[str] = []  # each kill: what was done before it, who was killed, and when
+        self.victims: list[str] = []  # of the next kills
+        self.daemons_killed = 0  # kills in which a libvirt daemon was killed
+        self.within_migrations = 0  # those of them while a VM was being copied
 
     # -- what users do
 
@@ -82,10 +85,12 @@ class KilledHosts:
 
     def kill(self, victims: str, host: str) -> None:
         """`host`: where the VM runs."""
-        hosts, dice = self.hosts, self.dice
+        hosts, dice, copied = self.hosts, self.dice, self.copied()
         chosen = [hosts.daemons[place] for place, word in ((host, "source"), (OTHER[host], "target")) if word in victims]
         for libvirtd in chosen:
             libvirtd.kill()
+        self.daemons_killed += bool(chosen)
+        self.within_migrations += bool(chosen) and copied
         if "up" in victims:
             time.sleep(dice.choice([0, 0, 0.2]))
             hosts.up.kill()
@@ -96,9 +101,21 @@ class KilledHosts:
         if "up" in victims:
             hosts.up.start()
 
-    def moment(self) -> str:
-        """Wait for the moment of a kill: some time, or a few changes that are seen from outside. How it was chosen."""
+    def copied(self) -> bool:
+        """Whether a VM is being copied: both daemons have a QEMU of it."""
+        *_, first, second = self.hosts.glimpse()
+        return bool(first & second)
+
+    def moment(self, what: str) -> str:
+        """Wait for the moment of a kill: some time, a few changes that are seen from outside, or that the VM is copied. How it
+        was chosen."""
         dice = self.dice
+        if what in ("migrate", "cancel") and dice.random() < 0.5:
+            more, end = dice.choice([0, 0.02, 0.1, 0.3]) * dice.random(), time.monotonic() + QUIET
+            while not self.copied() and time.monotonic() < end:
+                time.sleep(0.001)
+            time.sleep(more)
+            return f"{more:.3f} s after a copy began"
         if dice.random() < 0.4:
             seconds = dice.choice([0.05, 0.3, 1.5]) * dice.random()
             time.sleep(seconds)
@@ -119,8 +136,10 @@ class KilledHosts:
         what = next(what for what in iter(lambda: self.dice.choice(ACTS), "") if self.act(name, what))
         if self.dice.random() < 0.3:  # a second VM at the same time
             self.act(next(other for other in self.names if other != name), self.dice.choice(ACTS))
-        place = f"{what} of {name} on {host}, {self.moment()}"
-        victims = self.dice.choice(VICTIMS)
+        place = f"{what} of {name} on {host}, {self.moment(what)}"
+        if not self.victims:
+            self.victims = self.dice.sample(VICTIMS, len(VICTIMS))
+        victims = self.victims.pop()
         self.places.append(f"{place}: {victims}")
         self.kill(victims, host)
 
@@ -189,14 +208,15 @@ class KilledHosts:
         self.uids = {name: vmi["metadata"]["uid"] for name, vmi in self.vmis().items()}
 
     def tell(self, points: int) -> None:
+        """`points`: how often a libvirt daemon is killed."""
         up = self.hosts.up
         up.start()
         up.ok("apply", "-f", "-", stdin=self.hosts.manifests(*NAMES))
         until(lambda: all(up.phase(name) == "Running" for name in self.names), "both run", PATIENCE)
         self.rest()
-        while len(self.places) < points:
+        while self.daemons_killed < points:
             self.point()
-            if self.dice.random() < 0.25 and len(self.places) < points:  # again, before it came to rest
+            if self.dice.random() < 0.25 and self.daemons_killed < points:  # again, before it came to rest
                 self.point()
             self.rest()
         up.ok("delete", "vm", *self.names)
@@ -219,10 +239,11 @@ def run_scenario(seed: int, points: int) -> None:
         story = KilledHosts(hosts, seed)
         with noted(story, seed):
             story.tell(points)
+            assert story.within_migrations, "no daemon was killed within a migration"
 
 
-def test_ten_kills_of_plug_unplug_and_migration() -> None:
-    run_scenario(1, 10)
+def test_twenty_kills_of_plug_unplug_and_migration() -> None:
+    run_scenario(1, 20)
 
 
 @pytest.mark.long(seeds=range(100, 110))
