@@ -282,7 +282,8 @@ async def test_vf_is_booked_plugged_unplugged_and_released(story: Story) -> None
     assert await story.reported() == {"default": "domain", "fast": "domain, multus-status"}
     assert len(await story.bookings()) == 1
     page = await story.store.get(kinds.LEDGER_PAGE, "rack")
-    assert [booking["state"] for booking in page["spec"]["bookings"]] == ["prepared"]
+    [booking] = page["spec"]["bookings"]
+    assert (booking["state"], booking["holder"]["purpose"]) == ("prepared", "vmi/blue")
     assert len(await story.pods()) == 2, "the pod that holds the VF"
     assert conditions.find(await story.get(), "MigrationRequired") is None
 
