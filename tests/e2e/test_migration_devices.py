@@ -72,7 +72,13 @@ spec:
 """
 OWN = """resourceClaimTemplates:
   - {name: gpu, spec: {spec: {devices: {requests: [{name: card, exactly: {deviceClassName: story-gpu}}]}}}}"""
-JOB = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceMigration, metadata: {name: move}, spec: {vmiName: blue}}"
+# Not in braces: kubectl up to 1.32 takes that for JSON.
+JOB = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceMigration
+metadata: {name: move}
+spec: {vmiName: blue}
+"""
 
 
 class Story:
