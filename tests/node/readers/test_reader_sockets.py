@@ -232,6 +232,7 @@ async def test_each_container_has_the_requests_that_it_names_also_after_a_restar
 async def test_sockets_have_the_kubelets_permissions_and_come_back() -> None:
     with short_folder() as folder:
         async with running(folder) as scene:
+            assert stat.S_IMODE((folder / "plugins_registry").stat().st_mode) == 0o750
             for place in ("pod-resources/kubelet.sock", "pods-api/pods-api.sock"):
                 assert stat.S_IMODE((folder / place).parent.stat().st_mode) == 0o750
                 assert stat.S_IMODE((folder / place).stat().st_mode) == 0o755

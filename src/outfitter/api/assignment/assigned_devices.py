@@ -37,10 +37,19 @@ def of_annotation(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]
     if not text:
         return {}
     try:
-        return {name: of_container({FIELD: entries}) for name, entries in json.loads(text).items()}
+        return {name: of_container({FIELD: list(map(_checked, entries))}) for name, entries in json.loads(text).items()}
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise Invalid(f"annotation {ANNOTATION}: must be an object of lists of resourceName and deviceIDs, as JSON: "
                       f"{error}") from error
+
+
+def _checked(entry: Any) -> Any:
+    """An entry of the annotation, whose types no schema has checked."""
+    if not isinstance(entry["resourceName"], str):
+        raise TypeError("resourceName must be a text")
+    if not isinstance(ids := entry["deviceIDs"], list) or not all(isinstance(each, str) for each in ids):
+        raise TypeError(f"deviceIDs of {entry['resourceName']} must be a list of texts")
+    return entry
 
 
 def of_pod(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -63,7 +63,7 @@ class PluginWatcher:
         self._removing: dict[Path, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)  # as the kubelet's
         self._scan = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
