@@ -16,6 +16,7 @@ import pytest
 from outfitter.api.assignment.assigned_devices import ANNOTATION
 from outfitter.api.kinds import Object
 from outfitter.ledger import book
+from outfitter.store.memory import OpenRules
 from tests.cases.assignment.plugins import PlayedPlugin, register
 from tests.cases.assignment.pod_view import assigned, pod_path
 from tests.cases.assignment.steps import Steps
@@ -63,6 +64,48 @@ async def test_ids_are_in_the_annotation_where_the_server_drops_the_field() -> N
         assert (await made.first.monitor.devices())["p"] == {"c": {GPU: ["g0", "g1"]}}
         rejected = await run(made, steps, "q", gpu=1)
         assert rejected["status"]["reason"] == "UnexpectedAdmissionError"
+
+
+async def test_ids_of_a_resource_that_a_pod_has_by_a_claim_stay_beside_those_of_plugins() -> None:
+    async with world() as (made, steps):
+        await steps.run({"op": "stop_agent"})
+        net = "v.io/net"
+        container = {"name": "c", "image": "i", "resources": {"limits": {GPU: "1", net: "1"}},
+                     "assignedDevices": [{"resourceName": net, "deviceIDs": ["pool/net-0"]}]}
+        await made.must("POST", "/api/v1/namespaces/default/pods", {
+            "metadata": {"name": "p"}, "spec": {"nodeName": "n1", "containers": [container]}})
+        mapping = {"containerName": "c", "requestName": "r", "resourceName": net}
+        await made.must("PATCH", pod_path("p") + "/status", {"status": {"extendedResourceClaimStatus": {
+            "resourceClaimName": "net", "requestMappings": [mapping]}}})
+        await steps.run({"op": "start_agent"})
+        await made.settle()
+        pod = await made.must("GET", pod_path("p"))
+        assert assigned(pod) == {"c": {GPU: ["g0"], net: ["pool/net-0"]}}
+        assert pod["status"]["phase"] == "Pending"  # its claim is not there
+        assert "claim" in pod["status"]["message"]
+
+
+async def test_an_annotation_that_was_damaged_harms_its_own_pod_alone() -> None:
+    """A server that drops the field does not check the annotation."""
+    async with world(field=False) as (made, steps):
+        await run(made, steps, "p", gpu=1)
+        await steps.run({"op": "stop_agent"})
+        for name in ("broken", "thief"):
+            await create(steps, name)
+        stolen = {"c": [{"resourceName": GPU, "deviceIDs": ["g1"]}]}
+        rules, made.store.rules = made.store.rules, OpenRules()
+        for name, text in (("p", "{"), ("broken", "["), ("thief", json.dumps(stolen))):
+            await made.must("PATCH", pod_path(name), {"metadata": {"annotations": {ANNOTATION: text}}})
+        made.store.rules = rules
+        await steps.run({"op": "start_agent"})
+        await made.settle()
+        later = await run(made, steps, "later", gpu=1)
+        assert (later["status"]["phase"], json.loads(later["metadata"]["annotations"][ANNOTATION])) == ("Running", stolen)
+        phases = {name: (pod["status"]["phase"], pod["status"].get("reason")) for name, pod in (await made.pods()).items()}
+        assert phases == {"p": ("Running", None), "later": ("Running", None), "broken": ("Failed", "UnexpectedAdmissionError"),
+                          "thief": ("Failed", "UnexpectedAdmissionError")}
+        assert made.first.monitor is not None
+        assert (await made.first.monitor.devices())["later"] == {"c": {GPU: ["g1"]}}
 
 
 async def test_devices_of_plugins_are_on_the_page_of_their_host_until_the_pod_has_ended() -> None:

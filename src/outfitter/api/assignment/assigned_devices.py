@@ -62,6 +62,40 @@ def of_pod(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]]]:
     return {name: devices for name, devices in out.items() if any(devices.values())}
 
 
+def by_claim(pod: Mapping[str, Any]) -> frozenset[str]:
+    """The resources that a pod has by a claim, which DRA drivers prepare: no device plugin gives them."""
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return frozenset(mapping["resourceName"] for mapping in status.get("requestMappings") or ())
+
+
+def of_plugins(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """What a pod has of device plugins. Invalid: the annotation cannot be read."""
+    others = by_claim(pod)
+    found = of_pod(pod)
+    return found if not others else _without(found, others)
+
+
+def readable_of_plugins(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The same, and nothing where the annotation cannot be read: a user may have changed it while the pod runs."""
+    try:
+        return of_plugins(pod)
+    except Invalid:
+        return {}
+
+
+def with_claims(pod: Mapping[str, Any], devices: PodDevices) -> PodDevices:
+    """Devices of plugins, and what a scheduler assigned of resources that the pod has by a claim."""
+    resources, assigned = by_claim(pod), of_pod(pod)
+    return {name: {**{resource: ids for resource, ids in assigned.get(name, {}).items() if resource in resources},
+                   **devices.get(name, {})} for name in {**assigned, **devices}}
+
+
+def _without(devices: PodDevices, resources: frozenset[str]) -> dict[str, dict[str, tuple[str, ...]]]:
+    left = {name: {resource: ids for resource, ids in by_resource.items() if resource not in resources}
+            for name, by_resource in devices.items()}
+    return {name: by_resource for name, by_resource in left.items() if by_resource}
+
+
 def containers(pod: Mapping[str, Any]) -> Iterator[Object]:
     """All containers in the order in which they get devices: the init containers first."""
     for part in PARTS:

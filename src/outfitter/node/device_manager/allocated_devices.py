@@ -14,7 +14,7 @@ from outfitter.node.device_manager.container_edits import plugin_hardware
 
 def answered(allocations: Allocations, pod: Object) -> bool:
     """Whether the plugins have answered for all devices of a pod, to an earlier process too."""
-    have = assigned_devices.of_pod(pod)
+    have = assigned_devices.readable_of_plugins(pod)
     for container in assigned_devices.containers(pod):
         for resource, count in device_admission.requested(pod, container).items():
             answer = allocations.get((pod["metadata"]["uid"], container["name"], resource))

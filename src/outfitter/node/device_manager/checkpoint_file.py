@@ -81,7 +81,7 @@ def _pod_entries(
 ) -> _PodEntries:
     """`known`: as they were; the same value if pod, answers and devices are the identical ones."""
     uid = pod["metadata"]["uid"]
-    assigned = known.assigned if known is not None and known.pod is pod else assigned_devices.of_pod(pod)
+    assigned = known.assigned if known is not None and known.pod is pod else assigned_devices.readable_of_plugins(pod)
     places = [(container, resource, ids) for container, devices in assigned.items() for resource, ids in devices.items()]
     answers = tuple(allocations.get((uid, container, resource)) for container, resource, _ in places)
     listed = tuple(resources[resource].devices if resource in resources else NO_DEVICES for _, resource, _ in places)

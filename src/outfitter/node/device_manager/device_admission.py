@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from outfitter.api import rejection as rejections
 from outfitter.api.assignment import assigned_devices
 from outfitter.api.assignment.assigned_devices import ContainerDevices, PodDevices
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Holder
 from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.errors import Invalid
 from outfitter.node.device_manager.plugin_resource import PluginResource, is_extended
 from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.filter import pod_requests
@@ -51,8 +53,7 @@ class Preference:
 
 def requested(pod: Object, container: Object) -> dict[str, int]:
     """What a container asks for that device plugins give: resource -> number. What the pod has by a claim is not counted."""
-    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    by_claim = {mapping["resourceName"] for mapping in status.get("requestMappings") or ()}
+    by_claim = assigned_devices.by_claim(pod)
     return {name: count for name, count in sorted(extended_resources.asked(container).items())
             if count > 0 and is_extended(name) and name not in by_claim and not name.startswith(OF_THE_NODE)}
 
@@ -60,6 +61,19 @@ def requested(pod: Object, container: Object) -> dict[str, int]:
 def resources_of(pod: Object) -> frozenset[str]:
     """All resources of device plugins that a pod asks for."""
     return frozenset(name for container in assigned_devices.containers(pod) for name in requested(pod, container))
+
+
+def unrequested(pod: Object) -> Rejection | None:
+    """Why a pod that asks for no device of a plugin is rejected: it has some all the same. An API server that keeps them in the
+    annotation does not check it."""
+    try:
+        assigned = assigned_devices.of_plugins(pod)
+    except Invalid as error:
+        return rejections.of_error(error, RejectionCode.POD_INVALID)
+    asked = {container["name"]: extended_resources.asked(container) for container in assigned_devices.containers(pod)}
+    return next((Rejection.of(RejectionCode.TOO_MANY_ASSIGNED, container=name, resource=resource, assigned=len(ids), wanted=0)
+                 for name, devices in assigned.items() for resource, ids in devices.items()
+                 if not asked.get(name, {}).get(resource)), None)
 
 
 def assign(
@@ -75,7 +89,7 @@ class _Admission:
     ) -> None:
         self._pod, self._resources, self._held, self._settings = pod, resources, use.held, settings
         self._out_of_service, self._earlier = use.out_of_service, use.earlier
-        self._preset = assigned_devices.of_pod(pod)
+        self._preset = assigned_devices.of_plugins(pod)
         self._containers = [(container, requested(pod, container)) for container in assigned_devices.containers(pod)]
         self._taken: dict[str, set[str]] = {name: set() for name in resources}  # by containers so far, and what is preset
         for devices in self._preset.values():
@@ -191,5 +205,5 @@ class _Admission:
 
 def devices_of(pod: Object) -> Collection[tuple[str, str]]:
     """All (resource, id) of a pod."""
-    return {(resource, each) for devices in assigned_devices.of_pod(pod).values() for resource, ids in devices.items()
+    return {(resource, each) for devices in assigned_devices.of_plugins(pod).values() for resource, ids in devices.items()
             for each in ids}

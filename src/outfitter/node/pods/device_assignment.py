@@ -99,6 +99,8 @@ class DeviceAssignment:
             return None
         wanted = device_admission.resources_of(pod)
         runs = pod["status"].get("phase") == "Running"
+        if not wanted and not runs and (wrong := device_admission.unrequested(pod)) is not None:
+            return await self._reject(pod, wrong)
         if not wanted or (runs and (started or allocated_devices.answered(manager.allocations, pod))):
             self._held.admitted.add(uid)
             if wanted:
@@ -120,11 +122,12 @@ class DeviceAssignment:
                 await self._report.waiting(pod, devices, WAITS_FOR_POD)
                 return NotYet()
             return await self._reject(pod, devices)
-        if not _same(devices, assigned_devices.of_pod(pod)):
+        if not _same(devices, assigned_devices.of_plugins(pod)):
             self._held.reserve(uid, _keys(devices))
             try:
                 await revision_patch.patch_at_revision(
-                    self._store, kinds.POD, pod, assigned_devices.change(pod, devices, field=self._field))
+                    self._store, kinds.POD, pod, assigned_devices.change(
+                        pod, assigned_devices.with_claims(pod, devices), field=self._field))
             except OutfitterError:
                 self._held.reserve(uid, ())
                 raise
@@ -138,11 +141,20 @@ class DeviceAssignment:
         resources = {name: manager.resources[name] for name in sorted(wanted)}
         try:
             held = self._held.of_others(manager.host, pod, resources, without)
+            for booking in self._booked_unreadable(manager.host, pod["metadata"]["uid"]):
+                if (resource := booking.device.driver) in held:
+                    held[resource] = {booking.device.device: booking.holder, **held[resource]}
             use = DeviceUse(held, self._out_of_service(manager.host, wanted), self._earlier.get(vm.launches(pod) or "", {}))
             steps = device_admission.assign(pod, resources, use, manager.settings)
             return self._preferences.decide(pod["metadata"]["uid"], steps)
         except Invalid as error:
             return rejections.of_error(error, RejectionCode.POD_INVALID)
+
+    def _booked_unreadable(self, host: str, uid: str) -> Sequence[Booking]:
+        """What the page has of other pods whose objects do not say it any more."""
+        others = self._held.unreadable - {uid}
+        page = self._pages.readable(host) if others else None
+        return [booking for booking in Page(page).bookings if booking.holder.uid in others] if page is not None else []
 
     async def _preferred(self, manager: DeviceManager, pod: Object, wanted: frozenset[str]) -> NotYet | Rejection:
         """What plugins prefer is asked for while the host's lock is free."""
@@ -274,7 +286,7 @@ class DeviceAssignment:
         if manager is None or uid in self._ready:
             return None
         calls = [(resource, ids) for container in assigned_devices.containers(pod)
-                 for resource, ids in assigned_devices.of_pod(pod).get(container["name"], {}).items()
+                 for resource, ids in assigned_devices.readable_of_plugins(pod).get(container["name"], {}).items()
                  if resource in manager.resources and manager.resources[resource].options.prestart]
         if not calls:
             self._ready.add(uid)
@@ -303,7 +315,7 @@ class DeviceAssignment:
         return {name: [{"name": resource, "resources": [
             {"resourceID": each, "health": resources[resource].health(each) if resource in resources else "Unknown"}
             for each in ids]} for resource, ids in sorted(devices.items())]
-            for name, devices in assigned_devices.of_pod(pod).items()}
+            for name, devices in assigned_devices.readable_of_plugins(pod).items()}
 
     # -- calls that may take long
 
@@ -369,7 +381,7 @@ class DeviceAssignment:
     async def release(self, host: AgentHost, pod: Object) -> None:
         """A pod has ended: others may get its devices."""
         self._drop(pod["metadata"]["uid"])
-        if (vmi := vm.launches(pod)) is not None and (devices := assigned_devices.of_pod(pod).get(vm.CONTAINER)):
+        if (vmi := vm.launches(pod)) is not None and (devices := assigned_devices.readable_of_plugins(pod).get(vm.CONTAINER)):
             self._earlier.pop(vmi, None)
             self._earlier[vmi] = devices
             while len(self._earlier) > EARLIER:

@@ -33,6 +33,7 @@ class _HoldingPod:
 class HeldDevices:
     def __init__(self, pods: Informer[Object]) -> None:
         self.admitted: set[str] = set()  # pods that keep what they have, whatever other pods contain
+        self.unreadable: set[str] = set()  # pods whose devices are on the page alone: their annotation was damaged
         self._pods: dict[str, _HoldingPod] = {}  # by uid: those that have not ended
         self._ages: dict[str, Age] = {}  # as they were when they were first seen
         self._undecided: dict[str, set[str]] = defaultdict(set)  # host -> pods that ask for devices and do not run
@@ -59,8 +60,10 @@ class HeldDevices:
         reserved = known.reserved if known is not None and known.host == host else frozenset[DeviceKey]()
         try:
             devices = frozenset(device_admission.devices_of(new))
-        except Invalid:  # it is rejected
+            self.unreadable.discard(uid)
+        except Invalid:  # one that does not run is rejected
             devices = frozenset()
+            self.unreadable.add(uid)
         asks = bool(device_admission.resources_of(new))
         self._put(uid, _HoldingPod(host, holder_of(new), phase == "Running", asks, devices, reserved))
 
@@ -100,6 +103,7 @@ class HeldDevices:
         self._put(uid, None)
         self._ages.pop(uid, None)
         self.admitted.discard(uid)
+        self.unreadable.discard(uid)
 
     # -- reading
 

@@ -23,13 +23,9 @@ class HostSources:
 
     def assigned(self, pod: Object) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         try:
-            found = assigned_devices.of_pod(pod)
+            return assigned_devices.of_plugins(pod)  # others are shown as the devices of their claim
         except Invalid:  # an annotation that a user wrote: its pod is not admitted with it
             return {}
-        status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-        by_claim = {mapping["resourceName"] for mapping in status.get("requestMappings") or ()}  # shown as the claim's devices
-        return {name: {resource: ids for resource, ids in devices.items() if resource not in by_claim}
-                for name, devices in found.items()}
 
     def claim(self, namespace: str, name: str) -> Object | None:
         try:
