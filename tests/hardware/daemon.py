@@ -100,6 +100,12 @@ class Daemon:
             self._process.wait()
             self._process = None
 
+    def remove_unended(self, domain: str) -> None:
+        """What outfitter asks an operator to do about a domain that libvirt cannot end (`connection.UNENDED`)."""
+        self.kill()
+        (self.folder / "run" / "qemu" / f"{domain}.xml").unlink()
+        self.start()
+
     def qemu(self, name: str) -> int:
         """The process of a VM."""
         return embed.pid(self.folder, name)
