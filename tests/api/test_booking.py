@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.api.booking import UNKNOWN, Booking, Holder
+from outfitter.api.booking import UNKNOWN, Booking, Holder, booking_of, unchanged, well_formed_bookings
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Page, bookings_by_claim
 from outfitter.errors import AlreadyHeld
@@ -70,6 +70,34 @@ def test_long_list_is_read_as_a_short_one(name: str) -> None:
     again = Page(long.object)
     assert [booking.device.device for booking in again.bookings if booking.state == "prepared"][-1] == "other0"
     assert len(bookings_by_claim(again.object)["here/c"]) == 51
+
+
+LONG_LIST = [{**GOOD, "device": {**DEVICE, "device": f"vf{number}"}, "holder": {**HOLDER, "uid": f"u{number}"}}
+             for number in range(60)]
+VERSIONS: dict[str, tuple[list[Any], int]] = {  # of the list, and how many of its first bookings are the same
+    "one more": ([*LONG_LIST, GOOD], 60),
+    "the last one left": (LONG_LIST[:-1], 59),
+    "one left in the middle": ([*LONG_LIST[:30], *LONG_LIST[31:]], 30),
+    "another state": ([*LONG_LIST[:40], {**LONG_LIST[40], "state": "prepared"}, *LONG_LIST[41:]], 40),
+    "a longer name": ([*LONG_LIST[:59], {**LONG_LIST[59], "request": "more"}], 59),
+    "another one first": ([GOOD, *LONG_LIST], 0),
+    "a number that begins as another one": ([*LONG_LIST[:50], 123, *LONG_LIST[51:]], 50),
+    "the same": (LONG_LIST, 60),
+}
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_version_of_a_long_list_is_read_as_if_it_were_the_first(name: str) -> None:
+    """What is known of an earlier version is used for as long as both are the same, to the letter."""
+    for first in (LONG_LIST, [*LONG_LIST[:50], 12, *LONG_LIST[51:]]):
+        Page({"metadata": {"name": "node-a"}, "spec": {"bookings": first}})
+        entries, same = VERSIONS[name]
+        assert unchanged(first, entries) == (same if first is LONG_LIST else min(same, 50))
+        read = Page({"metadata": {"name": "node-a"}, "spec": {"bookings": entries}})
+        known = [booking_of(entry) for entry in entries if isinstance(entry, dict)]
+        assert list(read.bookings) == known
+        assert [entry["device"] for entry in well_formed_bookings(read.object)] == [
+            entry["device"] for entry in entries if isinstance(entry, dict)]
 
 
 @pytest.mark.parametrize(("spec", "fields"), [

@@ -13,7 +13,7 @@ import msgspec
 
 from outfitter.api import kinds
 from outfitter.api.assignment import assigned_devices
-from outfitter.api.booking import OUT_OF_SERVICE_STATES, raw_entries
+from outfitter.api.booking import OUT_OF_SERVICE_STATES, raw_entries, unchanged
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
@@ -327,10 +327,17 @@ def _checked_part(change: WriteRequest) -> Object:
     malformed and must not prevent that others are added or removed."""
     if change.kind != kinds.LEDGER_PAGE or change.old is None or not isinstance(change.new.get("spec"), dict):
         return change.new
-    had = {field: set(map(_canonical, raw_entries(change.old, field))) for field in ("bookings", *OUT_OF_SERVICE_STATES)}
-    spec = {field: [entry for entry in value if _canonical(entry) not in had[field]]
-            if field in had and isinstance(value, list) else value for field, value in change.new["spec"].items()}
+    spec = {field: _new_entries(change.old, field, value)
+            if field in ("bookings", *OUT_OF_SERVICE_STATES) and isinstance(value, list) else value
+            for field, value in change.new["spec"].items()}
     return {**change.new, "spec": spec}
+
+
+def _new_entries(page: Object, field: str, entries: list[Any]) -> list[Any]:
+    old = raw_entries(page, field)
+    same = unchanged(old, entries) if field == "bookings" else 0
+    had = set(map(_canonical, old[same:]))
+    return [entry for entry in entries[same:] if _canonical(entry) not in had]
 
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode  # equal exactly for equal entries

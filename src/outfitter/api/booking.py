@@ -7,7 +7,9 @@ about any, and none of the page is given out (`Page.undetermined`)."""
 
 from __future__ import annotations
 
+import bisect
 import functools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -176,6 +178,7 @@ def record_of(raw: Object) -> OutOfServiceRecord:
 
 AMOUNTS = ("resources", "cells", "cpus", "counters", "capacity")  # fields of an amount that are objects
 LONG = 32  # bookings of a list that is kept as a whole
+KEPT = 8  # such lists
 UNKNOWN = "Unknown"  # the kind of a holder that cannot be read
 
 
@@ -203,6 +206,9 @@ class RecordEntry(NamedTuple):
     raw: Any
 
 
+ReadBooking = Booking | tuple[str, str]  # or what is wrong with it: the field, and what it must be
+
+
 def raw_entries(page: Mapping[str, Any] | None, which: str) -> list[Any]:
     """The entries of a list of a page as they are stored; none where there is no list."""
     spec = (page or {}).get("spec")
@@ -211,27 +217,100 @@ def raw_entries(page: Mapping[str, Any] | None, which: str) -> list[Any]:
 
 
 def well_formed_bookings(page: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    """The bookings of a page as they are stored, without those that are malformed: for indexes of raw pages."""
-    raws = raw_entries(page, "bookings")
-    return (raw for raw, read in zip(raws, _read_all(raws), strict=True) if isinstance(read, Booking))
+    """The bookings of a page as they are stored, without those that are malformed: for indexes of raw pages, which are never
+    changed, so that what was read of one is kept by its identity."""
+    spec = (page or {}).get("spec")
+    raws = spec.get("bookings") if isinstance(spec, Mapping) else None
+    return (raw for raw, read in zip(raws, _read_stored(_StoredList(raws)), strict=True) if isinstance(read, Booking)) if (
+        isinstance(raws, list | tuple)) else iter(())
 
 
-def _read_all(raws: Sequence[Any]) -> Sequence[Booking | tuple[str, str]]:
-    """Each of a page's bookings, as `_read`. A version of a long list is kept as a whole."""
-    if len(raws) < LONG:
-        return list(map(_read, raws))
+class _StoredList:
+    """A list of bookings, by its identity."""
+
+    __slots__ = ("raws",)
+
+    def __init__(self, raws: Sequence[Any]) -> None:
+        self.raws = raws
+
+    def __hash__(self) -> int:
+        return id(self.raws)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _StoredList) and self.raws is other.raws
+
+
+@functools.lru_cache(maxsize=4)
+def _read_stored(stored: _StoredList) -> Sequence[ReadBooking]:
+    return _read_all(stored.raws)
+
+
+def unchanged(old: Sequence[Any], new: Sequence[Any]) -> int:
+    """How many of the first bookings of a long list are in a later version of it, to the letter; 0 when it is not known."""
+    if min(len(old), len(new)) < LONG:
+        return 0
+    before, after = _read_list(old), _read_list(new)
+    return before.common(after.text) if before is not None and after is not None else 0
+
+
+def _read_all(raws: Sequence[Any]) -> Sequence[ReadBooking]:
+    """Each of a page's bookings, as `_read`."""
+    found = _read_list(raws) if len(raws) >= LONG else None
+    return found.entries if found is not None else list(map(_read, raws))
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadList:
+    """A version of a long list of bookings. The next version begins mostly as this one does: that part is not read again."""
+
+    text: bytes  # JSON
+    ends: Sequence[int]  # where each booking ends in it
+    entries: Sequence[ReadBooking]
+
+    def common(self, text: bytes) -> int:
+        """How many of the first bookings are also the first ones of another list."""
+        same = _common_prefix(self.text, text)
+        count = bisect.bisect_right(self.ends, same)
+        return count - 1 if count and text[self.ends[count - 1]] not in b",]" else count
+
+
+_read_lists: deque[_ReadList] = deque(maxlen=KEPT)  # the newest first
+
+
+def _read_list(raws: Sequence[Any]) -> _ReadList | None:
+    """None: it is not from JSON."""
     try:
-        return _read_list(msgspec.json.encode(raws))
-    except (TypeError, ValueError):  # not from JSON
-        return list(map(_read, raws))
+        text = msgspec.json.encode(raws)
+    except (TypeError, ValueError):
+        return None
+    lists = tuple(_read_lists)
+    for known in lists:
+        if known.text == text:
+            return known
+    known = max(lists, key=lambda each: each.common(text), default=_ReadList(b"", (), ()))
+    count = known.common(text)
+    ends, end = list(known.ends[:count]), known.ends[count - 1] if count else 0
+    for raw in raws[count:]:
+        end += 1 + len(msgspec.json.encode(raw))
+        ends.append(end)
+    found = _ReadList(text, ends, (*known.entries[:count], *map(_read, raws[count:])))
+    _read_lists.appendleft(found)
+    return found
 
 
-@functools.lru_cache(maxsize=8)
-def _read_list(text: bytes) -> Sequence[Booking | tuple[str, str]]:
-    return tuple(map(_read, msgspec.json.decode(text)))
+def _common_prefix(one: bytes, other: bytes) -> int:
+    """How many bytes are the same at the start. Compared in whole slices, of which half of the rest is looked at each time."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
-def _read(raw: Any) -> Booking | tuple[str, str]:
+def _read(raw: Any) -> ReadBooking:
     """A booking, or what is wrong with it; kept by content. Every version of a page is read by several, and differs little from
     the last."""
     try:
@@ -241,7 +320,7 @@ def _read(raw: Any) -> Booking | tuple[str, str]:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _read_text(text: bytes) -> Booking | tuple[str, str]:
+def _read_text(text: bytes) -> ReadBooking:
     raw = msgspec.json.decode(text)
     return _problem(raw) or booking_of(raw)
 

@@ -143,17 +143,23 @@ class Transaction:
             message = "Invalid value: 0: must be specified for an update"
             raise Invalid(f'{kind.resource} "{meta["name"]}" is invalid: metadata.resourceVersion: {message}',
                           [Cause("metadata.resourceVersion", message)])
-        return self.change(kind, meta["name"], meta.get("namespace", ""), lambda _: own_copy(obj), subresource)
+        return self._change(kind, meta["name"], meta.get("namespace", ""), lambda _record, _old: own_copy(obj), subresource)
 
     def change(
         self, kind: Kind, name: str, namespace: str, make: Callable[[Object], Object], subresource: str = ""
     ) -> Record:
         """Replace an object by what `make` returns for it."""
+        return self._change(kind, name, namespace,
+                            lambda record, old: make(old if subresource == "status" else record.object()), subresource)
+
+    def _change(
+        self, kind: Kind, name: str, namespace: str, make: Callable[[Record, Object], Object], subresource: str
+    ) -> Record:
         if subresource == "status" and not kind.has_status:
             raise NotFound(f"{kind.resource} have no status subresource; write the whole object")
         record = self.require(kind, name, namespace if kind.namespaced else "")
         old = record.object()
-        new = make(old if subresource == "status" else record.object())
+        new = make(record, old)
         kept = self._check_identity(kind, record, old, new)
         if subresource == "status":  # everything else is unchanged and needs no comparison
             meta = _status_metadata(kind, new["metadata"], kept)
