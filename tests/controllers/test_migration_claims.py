@@ -364,7 +364,7 @@ async def test_a_claim_whose_device_was_unplugged_stays_behind(scene: Scene, oth
 
 
 async def test_own_claim_of_the_vm_whose_device_was_unplugged_stays_where_it_is(scene: Scene) -> None:
-    """It needs no device on the target, and stays the VM's."""
+    """It needs no device on the target, and stays the VM's, until its device is plugged again where the VM runs by then."""
     template = {"name": "own", "spec": {"spec": {"devices": {"requests": [exactly("gpu")]}}}}
     gpu = {"name": "gpu", "claimName": "own", "requestName": "card"}
     await scene.create(kinds.VM, "blue", {"runStrategy": "Always", "resourceClaimTemplates": [template], "template": {"spec": {
@@ -376,11 +376,21 @@ async def test_own_claim_of_the_vm_whose_device_was_unplugged_stays_where_it_is(
     await has_devices(scene)
     await scene.create(kinds.MIGRATION, "move", {"vmiName": "blue"})
     await migrated(scene)
-    assert await has_devices(scene) != source
+    target = await has_devices(scene)
+    assert target != source
     [claim] = (await scene.store.list(kinds.RESOURCE_CLAIM, "here")).items
     assert [owner["kind"] for owner in claim["metadata"]["ownerReferences"]] == ["VirtualMachine"]
     [booking] = await scene.bookings()
     assert (booking.device, booking.holder.uid) == (before.device, before.holder.uid), "no device of the target was booked"
+    await scene.check_books()
+    await scene.store.patch(kinds.VM, "blue", {"spec": {"template": {"spec": {"domain": {"devices": {
+        "hostDevices": [gpu]}}}}}}, "here")
+    assert await has_devices(scene, "gpu") == target
+    [again] = (await scene.store.list(kinds.RESOURCE_CLAIM, "here")).items
+    assert [owner["kind"] for owner in again["metadata"]["ownerReferences"]] == ["VirtualMachine"]
+    [booking] = await scene.bookings()
+    assert (booking.device.pool, booking.holder.uid) == (target, again["metadata"]["uid"]), "what it had there is free"
+    assert again["metadata"]["uid"] != claim["metadata"]["uid"]
     await scene.check_books()
 
 

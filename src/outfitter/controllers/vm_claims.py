@@ -8,9 +8,9 @@ import copy
 import hashlib
 import json
 
-from outfitter.api import kinds
+from outfitter.api import allocation, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import attachment_pods, device_refs, pod_claims, vm_claim_templates
+from outfitter.api.kubevirt import attachment_pods, device_refs, device_status, migration, pod_claims, vm_claim_templates
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.controllers import launcher_pod, vm_run_strategy
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
@@ -117,7 +117,10 @@ class VmClaims:
                 kinds.RESOURCE_CLAIM, claim, {"annotations": {MADE_FROM: _digest(entry)}})
         if instance is None and _made_from(claim) != _digest(entry):
             return await self._replace(vm, claim)
-        if (claim.get("status") or {}).get("allocation"):
+        if host := _left_on(claim, instance, entry["name"]):
+            if not await self._pods_of(claim):
+                return await self._delete(vm, instance, claim, f"its devices are on {host}, which the virtual machine has left")
+        elif (claim.get("status") or {}).get("allocation"):
             await self._keep(vm, claim)
         return ""
 
@@ -258,6 +261,19 @@ def _refers_to(instance: Object, claim: Object) -> bool:
     entries = {entry["name"] for entry in listed if entry.get("resourceClaimName") == name}
     plugged = set(attachment_pods.hotplugged(instance).values())
     return bool(entries & ({ref.claim for ref in device_refs.request_refs(instance)} | plugged))
+
+
+def _left_on(claim: Object, instance: Object | None, name: str) -> str:
+    """The host of a claim whose device was unplugged before its VM migrated, and is plugged again: there it is of no use, and
+    the claim is recreated where the VM runs."""
+    host = allocation.named_host((claim.get("status") or {}).get("allocation") or {})
+    status = (instance or {}).get("status") or {}
+    if not host or instance is None or status.get("phase") != "Running" or status.get("nodeName") in (None, host) or (
+            migration.under_way(instance)):
+        return ""
+    refs = [ref for ref in device_refs.written_refs(instance) if ref.by_claim and ref.claim == name]
+    has = {(list_, entry.get("name")) for list_ in device_refs.LISTS for entry in device_status.statuses(instance, list_)}
+    return host if refs and not any((ref.list, ref.name) in has for ref in refs) else ""
 
 
 def _made_from(claim: Object) -> str:
