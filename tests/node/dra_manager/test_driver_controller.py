@@ -15,6 +15,7 @@ from outfitter.errors import NotFound
 from outfitter.inventory.config import HostSettings, UnhealthyDevice
 from outfitter.ledger import book
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.atomic_files import MemoryFiles
 from outfitter.node.dra_manager.device_health import KnownHealth
 from outfitter.node.dra_manager.dra_driver import DeviceHealth
 from outfitter.node.dra_manager.driver_controller import HEALTH, DriverController
@@ -34,7 +35,7 @@ class WithoutTaintRules(Memory):
 def host(health: KnownHealth) -> AgentHost:
     drivers = SimpleNamespace(on_driver=[], on_health=[], health=SimpleNamespace(of=lambda device: health))
     return cast(AgentHost, SimpleNamespace(name="n1", settings=HostSettings(unhealthy_device=UnhealthyDevice.QUARANTINE),
-                                           dra_manager=SimpleNamespace(drivers=drivers)))
+                                           dra_manager=SimpleNamespace(drivers=drivers, files=MemoryFiles())))
 
 
 async def test_an_unhealthy_device_is_quarantined_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
