@@ -195,6 +195,13 @@ class KilledHosts:
         alive = [pod["metadata"]["name"] for pod in by_kind["Pod"].values() if pod["status"].get("phase") not in FINAL]
         return f"pods: {alive}" if len(alive) != len(self.names) else ""
 
+    def seen(self) -> list[str]:
+        """For the note of a failure."""
+        statuses = [f"{name}: {vmi['status'].get('nodeName')}, {vmi['status'].get('migrationState')}"
+                    for name, vmi in self.vmis().items()]
+        return [*statuses, *(f"libvirt has {domain}" for name in self.names for domain in self.hosts.domains(name)),
+                f"processes: {libvirt_hosts.qemus(self.names)}"]
+
     def rest(self) -> None:
         end = time.monotonic() + PATIENCE
         while why := self.unrest():
@@ -231,6 +238,8 @@ def noted(story: KilledHosts, seed: int) -> Iterator[None]:
         yield
     except BaseException as error:
         error.add_note("\n".join([f"seed {seed}, after", *story.places, *story.hosts.up.log().splitlines()[-20:]]))
+        with contextlib.suppress(Exception):
+            error.add_note("\n".join(story.seen()))
         raise
 
 
