@@ -207,7 +207,8 @@ async def kubelet(arguments: argparse.Namespace) -> None:
         return
     with ExitStack() as plugins:
         async with real_node() as (access, name, folder), node_of(access, name, folder) as node:
-            plugin = plugins.enter_context(running_plugin(folder, RESOURCE, arguments.pods * arguments.devices))
+            started = running_plugin(folder, RESOURCE, arguments.pods * arguments.devices)
+            plugin = await asyncio.to_thread(plugins.enter_context, started)  # this process is the kubelet's container runtime
             await node.offers(RESOURCE)
             pid = process_of(folder)
             took = await one_by_one(node, plugin, RESOURCE, arguments.pods, arguments.devices, pid=pid)
