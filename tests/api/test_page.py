@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[Sequence[Booking], Sequence[Booking], type[OutfitterErr
                            "memory of node-a/vf0: 9Gi wanted and 8Gi published"),
     "a capacity that was not published": ([], [share(ONE, "a", cores="1")], Unsatisfiable,
                                           "cores of node-a/vf0 is not published"),
-    "a share of what cannot be shared": ([], [share(replace(ONE, device="vf9"), "a")], Unsatisfiable,
+    "a share of what cannot be shared": ([], [share(ONE._replace(device="vf9"), "a")], Unsatisfiable,
                                          "node-a/vf9 cannot be shared: it publishes no capacity"),
     "a counter that is used up": (
         [counting(ONE, "a", slices="3")], [counting(TWO, "b", slices="2")], AlreadyHeld,
@@ -238,7 +238,7 @@ TAKEN: dict[str, tuple[Sequence[Booking], Sequence[Booking]]] = {
     "shares up to the last byte": ([share(ONE, "a", memory="4Gi")], [share(ONE, "b", memory="4096Mi", slots="1")]),
     "shares of a device without capacities": ([share(TWO, "a")], [share(TWO, "b")]),
     "counters up to the last": ([counting(ONE, "a", slices="3")], [counting(TWO, "b", slices="1")]),
-    "counters of another pool": ([counting(ONE, "a", slices="4")], [counting(replace(TWO, pool="node-b"), "b", slices="4")]),
+    "counters of another pool": ([counting(ONE, "a", slices="4")], [counting(TWO._replace(pool="node-b"), "b", slices="4")]),
     "a host's own resources": ([booking(ONE, "a")], [booking(ONE, "b", resources={"VCPU": 64})]),
     "a device beside resources": ([booking(ONE, "a", resources={"VCPU": 64})], [booking(ONE, "b")]),
     "CPUs beside CPUs": ([owning("a", 4, 5)], [owning("b", 6), owning("c", 7)]),
@@ -329,7 +329,7 @@ def test_one_record_per_device_and_state() -> None:
     assert Page(read.without_records("reserved", {ONE, TWO})).reserved == ()
 
 
-DEVICES = [replace(ONE, device=f"d{number}") for number in range(3)]
+DEVICES = [ONE._replace(device=f"d{number}") for number in range(3)]
 PUBLISHED = Limits({DEVICES[0]: {"memory": "3", "slots": "2"}, DEVICES[1]: {"memory": "1.5"}},
                    {("pci.example.com", "node-a", "gpu"): {"slices": "4"}})
 SOME_AMOUNT = some.one_of(

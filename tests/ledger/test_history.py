@@ -292,7 +292,7 @@ async def test_every_record_is_admitted_and_found(name: str) -> None:
 def test_record_names_are_unique_per_booking() -> None:
     one = booking("vf0", TRAIN)
     others = [booking("vf1", TRAIN), booking("vf0", SERVE), replace(one, since=NOW), booking("vf0", TRAIN, shareID="x"),
-              replace(one, device=replace(one.device, driver="other")), replace(one, device=replace(one.device, pool="other"))]
+              replace(one, device=one.device._replace(driver="other")), replace(one, device=one.device._replace(pool="other"))]
     made = {history.name_of(HOST, each) for each in (one, *others)} | {history.name_of(OTHER, one)}
     assert len(made) == len(others) + 2
     assert history.name_of(HOST, replace(one, state="prepared", prepared=NOW)) == history.name_of(HOST, one)

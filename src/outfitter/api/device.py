@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 DRIVER = "pci.outfitter.dev"  # our DRA driver
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
@@ -25,8 +24,7 @@ NO_HARDWARE = frozenset[str]()
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceId:
+class DeviceId(NamedTuple):
     """Identifies a device in slices, claims and pages."""
 
     driver: str
