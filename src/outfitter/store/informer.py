@@ -1,9 +1,10 @@
 """A cache of one kind's objects with indexes and change handlers: list once, then watch. A watch that ends or breaks goes on
 where it stopped; only one that expired begins with a list again, which is streamed where the server can.
 
-One informer serves all readers of that kind in the process. Cached objects are read-only. A controller that wants a change
-patches the store and may `put` the answer into the informer, so that no reader in this process acts on the old state before the
-watch event arrives. A `put` is handled like an event: `get`, lists, indexes and handlers see the same object.
+One informer serves all readers of that kind in the process. Cached objects are read-only; informers of one process may share
+them. A controller that wants a change patches the store and may `put` the answer into the informer, so that no reader in this
+process acts on the old state before the watch event arrives. A `put` is handled like an event: `get`, lists, indexes and
+handlers see the same object.
 
 An object that cannot be read (`api.validate.readable`) is in `unreadable` and in no list or index, and handlers see it go.
 `get` raises Unreadable for it: it exists, and a reader must not take it for deleted. Who concludes something from an object
@@ -20,12 +21,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
-import msgspec
-
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.validate import readable
 from outfitter.api.validate.readable import UnreadableObject
 from outfitter.errors import Cause, Expired, OutfitterError, Unavailable
+from outfitter.store import unchanged_parts
 from outfitter.store.base import INITIAL_EVENTS_END, Event, Store, StreamingStore
 from outfitter.store.clock import Clock
 
@@ -72,14 +72,6 @@ class ObjectSelector:
 
     labels: str = ""
     fields: str = ""
-
-
-def _sharing(obj: Object, old: Object) -> Object:
-    """The object with the parts of its earlier version that did not change: they need no memory of their own, and were checked
-    before. Compared as JSON, because to Python `1`, `1.0` and `true` are equal."""
-    same: Object = {name: old[name] for name in ("spec", "status") if name in obj and name in old and obj[name] == old[name]
-            and msgspec.json.encode(obj[name]) == msgspec.json.encode(old[name])}
-    return {**obj, **same} if same else obj
 
 
 class Informer(Generic[T]):
@@ -318,7 +310,7 @@ class Informer(Generic[T]):
             return None, {}
         known = cast("Object | None", old) if self._plain else None
         if known is not None:
-            obj = _sharing(obj, known)
+            obj = unchanged_parts.shared(obj, known)
         wrong = readable.problem(self.kind, obj, known)
         if wrong is None:
             try:

@@ -16,6 +16,7 @@ import msgspec
 
 from outfitter.api import selectors
 from outfitter.api.kinds import Kind, Object
+from outfitter.store import unchanged_parts
 from outfitter.store.base import EventType
 
 Key = tuple[str, str]  # namespace, name
@@ -32,7 +33,8 @@ def own_copy(obj: Object) -> Object:
 class Record:
     """One object at one revision, kept as JSON bytes as they are sent and stored."""
 
-    __slots__ = ("data", "derived", "fields", "indexed", "key", "kind", "labels", "revision", "uid")
+    __slots__ = ("_current", "_earlier", "_shared", "data", "derived", "fields", "indexed", "key", "kind", "labels", "revision",
+                 "uid")
 
     def __init__(self, kind: Kind, obj: Mapping[str, Any], revision: int, data: bytes | None = None) -> None:
         meta = obj["metadata"]
@@ -46,11 +48,31 @@ class Record:
         self.indexed = _value_at(obj, kind.indexed) if kind.indexed else ""
         self.data = encode(obj) if data is None else data
         self.derived: Any = None  # what admission has read of it
+        self._shared: Object | None = None
+        self._earlier: Object | None = None  # of the version before, until this one is shared
+        self._current = True
 
     def object(self) -> Object:
         """The object, as the caller's own copy."""
         obj: Object = _decode(self.data)
         return obj
+
+    def shared(self) -> Object:
+        """The object for readers in this process, which must not change it: one for all of them, and one with the version
+        before where that did not change. Of an earlier version a copy: it is not kept in memory for slow readers."""
+        if not self._current:
+            return self.object()
+        if self._shared is None:
+            obj, earlier, self._earlier = self.object(), self._earlier, None
+            self._shared = obj if earlier is None else unchanged_parts.shared(obj, earlier)
+        return self._shared
+
+    def superseded(self, following: Record | None) -> None:
+        """This is an earlier version now; None: the object is gone."""
+        if following is not None:
+            following._earlier = self._shared or self._earlier
+        self._shared = self._earlier = None
+        self._current = False
 
     def selectable(self) -> Mapping[str, str]:
         return self.fields or {"metadata.name": self.key[1], "metadata.namespace": self.key[0]}
@@ -90,12 +112,12 @@ class ObjectChange:
         return self._lines[type_]
 
     def object(self, type_: EventType) -> Object:
-        """The object of the event, as the caller's own copy."""
+        """The object of the event, which readers share (`Record.shared`)."""
         if type_ == "DELETED":
             deleted: Object = _decode(self.line(type_))["object"]
             return deleted
         assert self.next is not None
-        return self.next.object()
+        return self.next.shared()
 
     def _last_match(self) -> bytes:
         assert self.previous is not None
@@ -147,6 +169,8 @@ class WatchCache:
 
     def publish(self, change: ObjectChange) -> None:
         key = change.key
+        if change.previous is not None:
+            change.previous.superseded(change.next)
         self._index(self.records.get(key), change.next)
         if change.next is None:
             del self.records[key]
