@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from outfitter import __version__
 from outfitter.api import kinds
-from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.kubevirt import migration
 from outfitter.api.page import OUT_OF_SERVICE_STATES
+from outfitter.api.page_entries import raw_entries, well_formed
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.ledger.out_of_service import HEALTH
 from outfitter.store.queue_metrics import Durations
@@ -109,8 +109,8 @@ class Metrics:
         yield _many(gauge, "outfitter_devices", "Published devices, by host and driver.", ("host", "driver"),
                     self._devices())
         yield _many(gauge, "outfitter_bookings", "Bookings on a page of the ledger.", ("page", "state"), Counter(
-            (page["metadata"]["name"], booking["state"]) for page in self._items(kinds.LEDGER_PAGE)
-            for booking in well_formed_bookings(page)))
+            (page["metadata"]["name"], booking.state) for page in self._items(kinds.LEDGER_PAGE)
+            for bookings in well_formed(page) for booking in bookings))
         if self._readers:
             yield from self._of_readers()
         yield _many(gauge, "outfitter_devices_out_of_service", "Devices that are out of service, by page and state.",

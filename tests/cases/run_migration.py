@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.api.booking import read_bookings
 from outfitter.api.kubevirt import kubevirt_config
+from outfitter.api.page_entries import read_bookings
 from outfitter.controllers.migrations import migration_plan
 from outfitter.ledger import book
 from outfitter.ledger.allocation_bookings import AllocationBookings
@@ -79,8 +79,8 @@ class _Words:
     def _holder(self, node: str, device: str) -> str | None:
         """As the page has it: `migration/NAME` or `vmi/NAME`; `claim/NAME` if no pod has the claim."""
         for obj in self._engine.all(kinds.LEDGER_PAGE):
-            for booking in (entry.booking for entry in read_bookings(obj)[0]):
-                if booking is not None and (booking.device.pool, booking.device.device) == (node, device):
+            for booking in (booking for entry in read_bookings(obj)[0] for booking in entry.bookings):
+                if (booking.device.pool, booking.device.device) == (node, device):
                     return booking.holder.purpose or f"claim/{booking.holder.name}"
         return None
 

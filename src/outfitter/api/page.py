@@ -22,21 +22,16 @@ from outfitter.api.booking import (
     Holder,
     Key,
     Limits,
-    MalformedEntry,
     OutOfServiceRecord,
     OutOfServiceState,
     State,
     device_object,
     device_of,
     holder_of,
-    raw_entries,
-    read_bookings,
-    read_records,
-    readable_device,
-    well_formed_bookings,
 )
 from outfitter.api.device import DeviceId
-from outfitter.api.kinds import LEDGER_PAGE, RESOURCE_CLAIM, Object
+from outfitter.api.kinds import LEDGER_PAGE, Object
+from outfitter.api.page_entries import MalformedEntry, grouped, pools, raw_entries, read_bookings, read_records
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import AlreadyHeld, OutOfService, TooLarge
 
@@ -85,8 +80,8 @@ class Page:
         self.object = obj
         self.host: str = obj["metadata"]["name"]
         self.revision: str = obj["metadata"].get("resourceVersion", "")
-        self._entries, malformed = read_bookings(obj)
-        self.bookings: tuple[Booking, ...] = tuple(entry.booking for entry in self._entries if entry.booking is not None)
+        self.entries, malformed = read_bookings(obj)
+        self.bookings: tuple[Booking, ...] = tuple(booking for entry in self.entries for booking in entry.bookings)
         records: list[tuple[OutOfServiceRecord, ...]] = []
         unknown = False
         for state in OUT_OF_SERVICE_STATES:
@@ -96,7 +91,7 @@ class Page:
             malformed += wrong
         self.reserved, self.quarantined, self.unclean = records
         self.malformed: tuple[MalformedEntry, ...] = tuple(malformed)  # kept as they are by every change
-        self.undetermined = any(entry.booking is None for entry in self._entries) or unknown  # which devices are held
+        self.undetermined = any(not entry.bookings for entry in self.entries) or unknown  # which devices are held
 
     @staticmethod
     def blank(host: str) -> Object:
@@ -108,7 +103,8 @@ class Page:
 
     def of(self, uid: str) -> tuple[Booking, ...]:
         """The bookings of one holder."""
-        return tuple(booking for booking in self.bookings if booking.holder.uid == uid)
+        return tuple(booking for entry in self.entries if entry.bookings and entry.bookings[0].holder.uid == uid
+                     for booking in entry.bookings)
 
     def on(self, device: DeviceId) -> tuple[Booking, ...]:
         """The bookings that hold a device or shares of it."""
@@ -124,7 +120,15 @@ class Page:
 
     @functools.cached_property
     def _with_counters(self) -> list[Booking]:
-        return [booking for booking in self.bookings if booking.amount.get("counters")]
+        return [booking for entry in self.entries if entry.bookings and entry.bookings[0].amount.get("counters")
+                for booking in entry.bookings]
+
+    def differing(self, later: Page) -> tuple[list[Booking], list[Booking]]:
+        """The bookings that only this version has, and those that only a later one has. Entries with the same content are read
+        to one value; where they are not, equal bookings may be in both."""
+        had, has = ({id(entry.bookings) for entry in page.entries} for page in (self, later))
+        return ([booking for entry in self.entries if id(entry.bookings) not in has for booking in entry.bookings],
+                [booking for entry in later.entries if id(entry.bookings) not in had for booking in entry.bookings])
 
     def records(self, state: OutOfServiceState) -> tuple[OutOfServiceRecord, ...]:
         """The out-of-service records of one state."""
@@ -184,7 +188,7 @@ class Page:
         page = Page(Page(self.leaving(old.keys() - named.keys())).holding(same))
         for booking in changed:
             page = Page(page.turning(booking.key, booking))
-        return page._with("bookings", [*page._raw("bookings"), *(booking.to_object() for booking in fresh)])
+        return page._with("bookings", [*page._raw("bookings"), *grouped(booking.to_object() for booking in fresh)])
 
     def adding(self, booking: Booking) -> Object:
         """The page with a booking of a device that is found in use, without a conflict check. Only `ledger.heal` may do
@@ -276,11 +280,13 @@ class Page:
 
     def _changed(self, change: Callable[[Booking, Object], Object | None]) -> Object:
         entries: list[Object] = []
-        for booking, raw in self._entries:
-            if booking is None:
-                entries.append(raw)  # malformed
-            elif (new := change(booking, raw)) is not None:
-                entries.append(new)
+        for entry in self.entries:
+            before = list(entry.alone())
+            after = [(raw, change(booking, raw)) for booking, raw in before]
+            if all(new is raw for raw, new in after):  # none: malformed
+                entries.append(entry.raw)
+            else:
+                entries += grouped(new for _, new in after if new is not None)
         return self._with("bookings", entries)
 
     def _with(self, which: str, entries: list[Object]) -> Object:
@@ -288,9 +294,8 @@ class Page:
             return self.object
         have = self.object.get("spec")
         spec = {**(have if isinstance(have, Mapping) else {}), which: entries}
-        readable = (entry["device"] for entry in entries if readable_device(entry))
-        if is_pool_page(self.host) and (device := next(readable, None)) is not None:
-            spec.setdefault("pool", {key: device[key] for key in ("driver", "pool")})
+        if is_pool_page(self.host) and (pool := next(pools(entries), None)) is not None:
+            spec.setdefault("pool", pool)
         return {**self.object, "metadata": {**self.object["metadata"]}, "spec": spec}
 
     # -- checks of new bookings
@@ -303,10 +308,13 @@ class Page:
             raise TooLarge(f"page {self.host} has {len(self.bookings)} bookings and takes at most {MOST}: "
                            f"{len(fresh)} more do not fit; release some first")
         self._check(fresh, limits or Limits(), had)
-        return self._with("bookings", [*self._raw("bookings"), *(booking.to_object() for booking in fresh)])
+        return self._with("bookings", [*self._raw("bookings"), *grouped(booking.to_object() for booking in fresh)])
 
     def _check(self, fresh: Sequence[Booking], limits: Limits, had: Collection[Key]) -> None:
-        there = {device: list(self.on(device)) for device in {booking.device for booking in fresh}}
+        there: dict[DeviceId, list[Booking]] = {booking.device: [] for booking in fresh}
+        for booking in self.bookings:
+            if booking.device in there and booking.counted:
+                there[booking.device].append(booking)
         seen: list[Booking] = []  # of `fresh`
         out_of_service = {record.device for state in OUT_OF_SERVICE_STATES for record in self.records(state)}
         for booking in fresh:
@@ -361,18 +369,3 @@ def _merged(raw: object, holder: Holder) -> Object:
     kept = raw if isinstance(raw, Mapping) else {}
     return {**{key: value for key, value in kept.items() if key not in ("kind", "namespace", "name", "uid", "purpose")},
             **holder.to_object()}
-
-
-def claim_keys(page: Object) -> Sequence[str]:
-    """The keys ("namespace/name") of the claims with bookings on a page."""
-    return list(bookings_by_claim(page))
-
-
-def bookings_by_claim(page: Object | None) -> dict[str, list[Object]]:
-    """The bookings of each claim on a page, by its key."""
-    out: dict[str, list[Object]] = {}
-    for booking in well_formed_bookings(page):
-        holder = booking["holder"]
-        if holder["kind"] == RESOURCE_CLAIM.kind:
-            out.setdefault(f"{holder.get('namespace') or ''}/{holder['name']}", []).append(dict(booking))
-    return out

@@ -15,7 +15,8 @@ from dataclasses import replace
 from outfitter.api import allocation, kinds, rejection_text
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Page, bookings_by_claim, claim_keys, pool_page
+from outfitter.api.page import Booking, Page, pool_page
+from outfitter.api.page_entries import changed_claims, claim_keys
 from outfitter.api.rejection import Rejection
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, NotFound, OutOfService, Unsatisfiable
@@ -51,14 +52,10 @@ class LedgerMirror:
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         if new is None and old is not None:
             self._parsed_pages.pop(old["metadata"]["name"], None)
-        before, after = bookings_by_claim(old), bookings_by_claim(new)
-        for key in before.keys() | after.keys():
-            if before.get(key) != after.get(key):
-                self.queue.add(key)
         page: Object = new or old or {}
-        for key in map(key_of, self._claims.by("page", page["metadata"]["name"])):
-            if key not in after:  # it is allocated there and not booked: another booking was in the way
-                self.queue.add(key)
+        waiting = set(map(key_of, self._claims.by("page", page["metadata"]["name"]))).difference(claim_keys(new or {}))
+        for key in changed_claims(old, new) | waiting:  # allocated there and not booked: another booking was in the way
+            self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
         claim = self._claims.get(key)

@@ -245,7 +245,7 @@ async def page_writes(
     several pages in one commit."""
     if new is page.object or new == page.object:
         return []
-    ended = history.ended_records(page, Page(new), now=now or history.clock_time(store), how=how)
+    ended = history.ended_records(page, new, now=now or history.clock_time(store), how=how)
     return [_page_write(page, new), *[await history.record_write(store, record) for record in ended]]
 
 
@@ -260,7 +260,7 @@ async def _write(
         if writes:
             await store.commit(writes)
     elif new is not page.object and new != page.object:
-        for ended in history.ended_records(page, Page(new), now=now or history.clock_time(store), how=how):
+        for ended in history.ended_records(page, new, now=now or history.clock_time(store), how=how):
             await history.write_record(store, ended)
         return await _write_page(store, page, new)
     return None

@@ -19,6 +19,7 @@ from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page, device_object, device_of, holder_of
+from outfitter.api.page_entries import changed_bookings
 from outfitter.errors import AlreadyExists, Conflict, Expired, NotFound
 from outfitter.store.base import Create, Replace, Store, Write
 from outfitter.store.clock import rfc3339
@@ -77,11 +78,10 @@ def past_booking(host: str, booking: Booking, *, ended: str, how: str) -> Object
             "spec": spec}
 
 
-def ended_records(page: Page, new: Page, *, now: str, how: How) -> list[Object]:
-    """PastBooking objects of all bookings on `page` that `new` does not have."""
-    same = set(map(id, new.bookings))  # most bookings of two versions of a page are one value
-    left = [booking for booking in page.bookings if id(booking) not in same]
-    kept = {(booking.key, booking.since) for booking in new.bookings} if left else set()
+def ended_records(page: Page, new: Object, *, now: str, how: How) -> list[Object]:
+    """PastBooking objects of all bookings on `page` that its later version does not have."""
+    left, added = changed_bookings(page.object, new)
+    kept = {(booking.key, booking.since) for booking in added}
     return [past_booking(page.host, booking, ended=now, how=how(booking)) for booking in left
             if (booking.key, booking.since) not in kept]
 

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from outfitter.api import kinds
-from outfitter.api.booking import well_formed_bookings
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error, pool_page
+from outfitter.api.page_entries import well_formed
 from outfitter.ledger import book
 from outfitter.node import claim_hardware
 from outfitter.node.agent_host import AgentHost
@@ -70,7 +70,7 @@ class ClaimBookings:
         pools = {pool_page(device.driver, device.pool) for device in map(_device, results)
                  if (device.driver, device.pool) != (host.driver, host.name)}
         pools |= {page["metadata"]["name"] for page in await self._pools.all()
-                  if any(raw.get("node") == host.name for raw in well_formed_bookings(page))}
+                  if any(bookings[0].node == host.name for bookings in well_formed(page))}
         return [host.name, *sorted(pools)]
 
     async def _known_hardware(

@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from outfitter.api import kinds, providers
-from outfitter.api.booking import raw_entries, well_formed_bookings
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.page_entries import changed_bookings, well_formed
 from outfitter.api.providers import Provider
 from outfitter.errors import HypervisorError, Invalid, NotFound, OutfitterError, StartupRefused, Unreadable
 from outfitter.inventory import host_devices, numa_cells, scan, slices
@@ -424,17 +424,16 @@ def _out_of_service(page: Object | None) -> list[list[Object]]:
 
 def _contested(page: Object | None) -> set[str]:
     """The devices of a host that were allocated again while they are prepared."""
-    return {str(raw["contested"]) for raw in well_formed_bookings(page) if raw.get("contested")}
+    return {booking.contested for bookings in well_formed(page) for booking in bookings if booking.contested}
 
 
 def _lost_prepared(old: Object | None, new: Object | None) -> bool:
     """Whether bookings left a page that were prepared for a claim, without being released first."""
-    before, after = (raw_entries(page, "bookings") for page in (old, new))
-    if len(after) >= len(before):
-        return False
-    has = {(raw["device"]["device"], raw["holder"]["uid"]) for raw in well_formed_bookings(new)}
-    return any(raw["state"] == "prepared" and raw["holder"]["kind"] == kinds.RESOURCE_CLAIM.kind
-               and (raw["device"]["device"], raw["holder"]["uid"]) not in has for raw in well_formed_bookings(old))
+    gone, added = changed_bookings(old, new)
+    has = {(booking.device.device, booking.holder.uid) for booking in added}
+    return len(gone) > len(added) and any(
+        booking.state == "prepared" and booking.holder.kind == kinds.RESOURCE_CLAIM.kind
+        and (booking.device.device, booking.holder.uid) not in has for booking in gone)
 
 
 def _booked(page: Object | None) -> frozenset[str]:

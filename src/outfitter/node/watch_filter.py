@@ -6,15 +6,15 @@ that the agent reads are listed here and nowhere else."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 from outfitter.api import conditions
-from outfitter.api.booking import device_of, raw_entries, readable_device, well_formed_bookings
+from outfitter.api.booking import Booking, device_of
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, migration, vm, vmi_actions
+from outfitter.api.page_entries import changed_bookings, raw_entries, readable_device
 
 MIGRATION = ("migrationUid", "targetPod", "targetNodeAddress", "targetCertificate", "sourceCertificate", "startTimestamp",
              "abortRequested", "sourceDomainLeft", "completed")  # of status.migrationState
@@ -32,13 +32,15 @@ def vmi_changed(old: Object | None, new: Object | None) -> bool:
 
 def newly_booked(old: Object | None, new: Object | None) -> set[str]:
     """The claims ("namespace/name") that got a booking on a page."""
-    known = _bookings(old).keys()
-    return {claim for key, claim in _bookings(new).items() if key not in known}
+    gone, added = changed_bookings(old, new)
+    known = set(map(_held, gone))
+    return {f"{booking.holder.namespace}/{booking.holder.name}" for booking in added if _held(booking) not in known}
 
 
 def released(old: Object | None, new: Object | None) -> bool:
     """Whether a booking went from a page, so that a claim which waits for the device may get it."""
-    return not _bookings(old).keys() <= _bookings(new).keys()
+    gone, added = changed_bookings(old, new)
+    return not set(map(_held, gone)) <= set(map(_held, added))
 
 
 def quarantine_changed(old: Object | None, new: Object | None) -> set[DeviceId]:
@@ -77,31 +79,5 @@ def _devices(status: Mapping[str, Any]) -> object:
     return [device_status.statuses({"status": status}, list_) for list_ in device_refs.LISTS]
 
 
-class _StoredPage:
-    """A page as the informer has it, which is never changed: what was computed of it is kept, by its identity."""
-
-    __slots__ = ("page",)
-
-    def __init__(self, page: Mapping[str, Any] | None) -> None:
-        self.page = page
-
-    def __hash__(self) -> int:
-        return id(self.page)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _StoredPage) and self.page is other.page
-
-
-def _bookings(page: Mapping[str, Any] | None) -> dict[tuple[str, str, str, str], str]:
-    """(holder's uid, driver, pool, device) -> the holder's namespace and name."""
-    return _bookings_of(_StoredPage(page))
-
-
-@functools.lru_cache(maxsize=4)
-def _bookings_of(stored: _StoredPage) -> dict[tuple[str, str, str, str], str]:
-    out = {}
-    for booking in well_formed_bookings(stored.page):
-        device, holder = booking["device"], booking["holder"]
-        key = holder.get("uid", ""), device.get("driver", ""), device.get("pool", ""), device.get("device", "")
-        out[key] = f"{holder.get('namespace', '')}/{holder.get('name', '')}"
-    return out
+def _held(booking: Booking) -> tuple[str, DeviceId]:
+    return booking.holder.uid, booking.device

@@ -199,7 +199,8 @@ def machine_strategy(obj: Object, now: datetime) -> Cell:
 
 def bookings(state: str) -> Reader:
     def read(obj: Object, now: datetime) -> Cell:
-        return sum(1 for each in items(obj, "spec.bookings") if each.get("state") == state)
+        return sum(1 + (len(further) if isinstance(further := each.get("furtherDevices"), list) else 0)
+                   for each in items(obj, "spec.bookings") if each.get("state") == state)
 
     return read
 

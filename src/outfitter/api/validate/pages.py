@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outfitter.api import kinds
-from outfitter.api.booking import UNKNOWN, Booking, Key, raw_entries, read_bookings
+from outfitter.api.booking import Booking, Key
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.api.page import Page, held_error, is_pool_page, pool_page
+from outfitter.api.page_entries import UNKNOWN, raw_entries, read_bookings
 from outfitter.api.validate import published_pool
 from outfitter.api.validate.published_pool import PoolContent
 from outfitter.api.write_request import WriteRequest
@@ -102,8 +103,7 @@ def _changes(old: Sequence[Any], new: Sequence[Any]) -> BookingChanges:
 def _placed(entries: Sequence[Any], first: int, last: int) -> list[PlacedBooking]:
     """The bookings without so many of the first and last entries."""
     found, _ = read_bookings({"metadata": {"name": ""}, "spec": {"bookings": entries[first:len(entries) - last]}})
-    return [PlacedBooking(place, entry.booking, entry.raw) for place, entry in enumerate(found, first)
-            if entry.booking is not None]
+    return [PlacedBooking(place, booking, raw) for place, entry in enumerate(found, first) for booking, raw in entry.alone()]
 
 
 # -- our own writes

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from outfitter.api.booking import MalformedEntry
+from outfitter.api.page_entries import MalformedEntry
 
 
 def warn_malformed(entries: Iterable[MalformedEntry]) -> None:

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Sequence
 
 from outfitter.api import allocation, kinds
-from outfitter.api.booking import well_formed_bookings
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import Page, bookings_by_claim, claim_keys, is_pool_page, pool_page
+from outfitter.api.page import Page, is_pool_page, pool_page
+from outfitter.api.page_entries import changed_claims, claim_keys, well_formed
 from outfitter.controllers.embedded.pod_claims import FINALIZER, user
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import NotFound
@@ -47,10 +47,8 @@ class ClaimDeallocation:
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         """The claims whose bookings on the page changed."""
-        had, has = bookings_by_claim(old), bookings_by_claim(new)
-        for key in had | has:
-            if had.get(key) != has.get(key):
-                self.queue.add(key)
+        for key in changed_claims(old, new):
+            self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
         namespace, _ = split_key(key)
@@ -215,7 +213,7 @@ def _possible_pages_of(claim: Object) -> set[str]:
 
 
 def _holder_uids(page: Object) -> Sequence[str]:
-    return [booking["holder"]["uid"] for booking in well_formed_bookings(page)]
+    return [bookings[0].holder.uid for bookings in well_formed(page)]
 
 
 def _user_keys(claim: Object) -> list[str]:

@@ -4,13 +4,11 @@ plugins answered to Allocate. The API is the truth: a file that is lost or damag
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from outfitter.api.assignment import assigned_devices
-from outfitter.api.assignment.assigned_devices import PodDevices
 from outfitter.api.kinds import Object
 from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.device_manager import checkpoint
@@ -20,7 +18,8 @@ from outfitter.node.device_manager.plugin_resource import ContainerAllocation, P
 log = logging.getLogger(__name__)
 LARGEST = 64 << 20  # bytes that are read
 NO_DEVICES: Mapping[str, PluginDevice] = {}
-Allocations = Mapping[tuple[str, str, str], ContainerAllocation]  # uid of a pod, container, resource
+AllocationKey = tuple[str, str, str]  # uid of a pod, container, resource
+Allocations = Mapping[AllocationKey, ContainerAllocation]
 
 
 class CheckpointFile:
@@ -52,7 +51,10 @@ class CheckpointFile:
         before, self._known = self._known, {}
         for pod in pods:
             uid = pod["metadata"]["uid"]
-            self._known[uid] = _pod_entries(pod, resources, allocations, before.get(uid))
+            known = before.get(uid)
+            if known is None or not known.is_made_of(pod, resources, allocations):
+                known = _pod_entries(pod, resources, allocations)
+            self._known[uid] = known
         entries = tuple(entry for known in self._known.values() for entry in known.entries)
         registered = {name: resource.healthy_ids if resource.ready else () for name, resource in resources.items()}
         text = checkpoint.encode(DeviceCheckpoint(entries, registered))
@@ -70,27 +72,30 @@ class _PodEntries:
     """The entries of a pod, with all that they were made of."""
 
     pod: Object
-    assigned: PodDevices
-    answers: tuple[ContainerAllocation | None, ...]  # in the order of `assigned`
-    listed: tuple[Mapping[str, PluginDevice], ...]  # the devices of their plugins
+    answers: Mapping[AllocationKey, ContainerAllocation | None]
+    listed: Mapping[str, Mapping[str, PluginDevice]]  # resource -> the devices of its plugin
     entries: tuple[PodDevicesEntry, ...]
 
+    def is_made_of(self, pod: Object, resources: Mapping[str, PluginResource], allocations: Allocations) -> bool:
+        """Whether pod, answers and devices are the identical ones."""
+        return (self.pod is pod and all(allocations.get(key) is answer for key, answer in self.answers.items())
+                and all(_listed(resources, name) is devices for name, devices in self.listed.items()))
 
-def _pod_entries(
-    pod: Object, resources: Mapping[str, PluginResource], allocations: Allocations, known: _PodEntries | None
-) -> _PodEntries:
-    """`known`: as they were; the same value if pod, answers and devices are the identical ones."""
+
+def _pod_entries(pod: Object, resources: Mapping[str, PluginResource], allocations: Allocations) -> _PodEntries:
     uid = pod["metadata"]["uid"]
-    assigned = known.assigned if known is not None and known.pod is pod else assigned_devices.readable_of_plugins(pod)
-    places = [(container, resource, ids) for container, devices in assigned.items() for resource, ids in devices.items()]
-    answers = tuple(allocations.get((uid, container, resource)) for container, resource, _ in places)
-    listed = tuple(resources[resource].devices if resource in resources else NO_DEVICES for _, resource, _ in places)
-    if known is not None and known.pod is pod and all(map(operator.is_, answers, known.answers)) and all(
-            map(operator.is_, listed, known.listed)):
-        return known
-    return _PodEntries(pod, assigned, answers, listed, tuple(
-        PodDevicesEntry(uid, container, resource, _by_numa_node(ids, devices), answer.message if answer is not None else b"")
-        for (container, resource, ids), answer, devices in zip(places, answers, listed, strict=True)))
+    ids = {(uid, container, resource): each for container, devices in assigned_devices.readable_of_plugins(pod).items()
+           for resource, each in devices.items()}
+    answers = {key: allocations.get(key) for key in ids}
+    listed = {resource: _listed(resources, resource) for _, _, resource in ids}
+    return _PodEntries(pod, answers, listed, tuple(
+        PodDevicesEntry(*key, _by_numa_node(each, listed[key[2]]), answer.message if answer is not None else b"")
+        for (key, each), answer in zip(ids.items(), answers.values(), strict=True)))
+
+
+def _listed(resources: Mapping[str, PluginResource], name: str) -> Mapping[str, PluginDevice]:
+    resource = resources.get(name)
+    return resource.devices if resource is not None else NO_DEVICES
 
 
 def _by_numa_node(ids: Iterable[str], listed: Mapping[str, PluginDevice]) -> dict[int, tuple[str, ...]]:

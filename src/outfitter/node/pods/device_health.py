@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from outfitter.api import conditions, kinds
-from outfitter.api.booking import raw_entries, readable_device
 from outfitter.api.conditions import Condition
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import device_of
+from outfitter.api.page_entries import raw_entries, readable_device
 from outfitter.errors import Invalid, NotFound
 from outfitter.inventory.config import UnhealthyDevice
 from outfitter.ledger import book

@@ -606,19 +606,20 @@ def _put(table: dict[_Name, Any], name: _Name, obj: Any | None) -> None:
 def _changed_bookings(old: Page | None, new: Page | None) -> tuple[Sequence[Booking], Sequence[Booking]]:
     """What is to be dropped of a page, and what is to be added then: all bookings of the devices whose bookings differ. Of a
     page with records, which share places with bookings, all."""
-    before, after = (page.bookings if page is not None else () for page in (old, new))
-    if any(page is not None and any(map(page.records, OUT_OF_SERVICE_STATES)) for page in (old, new)):
-        return before, after
-    had, has = set(map(id, before)), set(map(id, after))  # an unchanged booking is one value in both
-    left = {booking.device for booking in before if id(booking) not in has}
-    return ([booking for booking in before if booking.device in left] if left else (),
-            [booking for booking in after if id(booking) not in had or booking.device in left])
+    if old is None or new is None or any(any(map(page.records, OUT_OF_SERVICE_STATES)) for page in (old, new)):
+        return old.bookings if old is not None else (), new.bookings if new is not None else ()
+    gone, added = old.differing(new)
+    if not gone:
+        return (), added
+    left, fresh = {booking.device for booking in gone}, set(map(id, added))
+    return ([booking for booking in old.bookings if booking.device in left],
+            [booking for booking in new.bookings if booking.device in left or id(booking) in fresh])
 
 
 def _pools_of(page: Page) -> set[tuple[str, str]]:
     recorded = {(record.device.driver, record.device.pool)
                 for state in OUT_OF_SERVICE_STATES for record in page.records(state)}
-    return recorded | {(booking.device.driver, booking.device.pool) for booking in page.bookings}
+    return recorded | {entry.bookings[0].device[:2] for entry in page.entries if entry.bookings}
 
 
 def _labels(node: Object) -> Any:

@@ -23,11 +23,12 @@ _RECORD = {
 FIELDS: Mapping[str, str] = {
     "LedgerPage": "Who holds the devices of one host, and which are out of service. Nothing else allocates a device.",
     "LedgerPage.spec.host": "The host.",
-    "LedgerPage.spec.bookings": "One entry per device and holder.",
+    "LedgerPage.spec.bookings": "One entry per device and holder; of what a container has of a device plugin one entry.",
     "LedgerPage.spec.reserved": "Devices kept out by an operator (outfit device reserve).",
     "LedgerPage.spec.quarantined": "Devices that do not work properly (outfit device restore).",
     "LedgerPage.spec.unclean": "Used devices of one-time use (outfit device clear).",
     "bookings.device": "The device.",
+    "bookings.furtherDevices": "Further devices of its pool, of which the same is true.",
     "bookings.holder": "Who has it.",
     "bookings.request": "The request of the claim that it is for.",
     "bookings.state": "booked, prepared or released.",

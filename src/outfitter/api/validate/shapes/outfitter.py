@@ -16,8 +16,8 @@ WITHHELD: Shape = fields(str, "name! reason! address class driver kind product v
 SHAPES: Mapping[str, Shape] = {
     "LedgerPage": {"spec": {
         "host": str, "reserved": RECORDS, "quarantined": RECORDS, "unclean": RECORDS,
-        "bookings": [{"device!": DEVICE, "request": str, "state!": str, "since!": str, "prepared": str, "amount": AMOUNT,
-                      "holder!": HOLDER, "hardware": TEXTS, "node": str, "contested": str}]}},
+        "bookings": [{"device!": DEVICE, "furtherDevices": TEXTS, "request": str, "state!": str, "since!": str, "prepared": str,
+                      "amount": AMOUNT, "holder!": HOLDER, "hardware": TEXTS, "node": str, "contested": str}]}},
     "PastBooking": {"spec!": {
         "host!": str, "device!": DEVICE, "holder!": HOLDER, "request": str, "amount": AMOUNT, "booked!": str, "prepared": str,
         "ended": str, "how": str}},
