@@ -200,21 +200,21 @@ async def ours(arguments: argparse.Namespace) -> None:
 
 async def kubelet(arguments: argparse.Namespace) -> None:
     """The same one after the other on a real kubelet, where there is one."""
-    from bench.kubelet_node import process_of, real_node, why_not  # noqa: PLC0415  # needs what tests need
+    from bench.kubelet_node import NAME, process_of, real_node, why_not  # noqa: PLC0415  # needs what tests need
 
     if missing := why_not():
         print(f"no kubelet beside it: {missing}")
         return
     with ExitStack() as plugins:
-        async with real_node() as (access, name, folder), node_of(access, name, folder) as node:
-            started = running_plugin(folder, RESOURCE, arguments.pods * arguments.devices)
+        async with real_node() as (access, process), node_of(access, NAME, process.folder) as node:
+            started = running_plugin(process.plugin_folder, RESOURCE, arguments.pods * arguments.devices)
             plugin = await asyncio.to_thread(plugins.enter_context, started)  # this process is the kubelet's container runtime
             await node.offers(RESOURCE)
-            pid = process_of(folder)
+            pid = process_of(process.folder)
             took = await one_by_one(node, plugin, RESOURCE, arguments.pods, arguments.devices, pid=pid)
             print(f"a kubelet: admission {figures(took.admitted)}; {growth(took.admitted, took.cpu)}; until Running "
                   f"{figures(took.running)}")
-            print(f"  List, {CALLS} calls: {await listed(folder, arguments.pods * arguments.devices)}; it held "
+            print(f"  List, {CALLS} calls: {await listed(node.folder, arguments.pods * arguments.devices)}; it held "
                   f"{ProcessUse.of(pid).peak:.0f} MB", flush=True)
             plugins.close()
 

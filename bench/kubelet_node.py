@@ -25,8 +25,8 @@ def why_not() -> str:
 
 
 @asynccontextmanager
-async def real_node() -> AsyncIterator[tuple[RestConfig, str, Path]]:
-    """How its control plane is reached, its name and its folder."""
+async def real_node() -> AsyncIterator[tuple[RestConfig, Kubelet]]:
+    """How its control plane is reached, and the kubelet."""
     cri = fake_runtime.published_cri()
     assert cri is not None
     with (tempfile.TemporaryDirectory(prefix="ob-", dir="/tmp") as name,
@@ -38,7 +38,7 @@ async def real_node() -> AsyncIterator[tuple[RestConfig, str, Path]]:
         await runtime.start()
         kubelet.start()
         try:
-            yield cluster.access(), NAME, folder
+            yield cluster.access(), kubelet
         finally:
             kubelet.stop()
             await runtime.stop()
