@@ -14,7 +14,7 @@ from tests import control_planes, hypothesis_profiles, kubernetes
 os.environ["OUTFITTER_PCI_IDS"] = str(Path(__file__).parent / "hosts" / "empty.ids")  # the same names on every host: none
 hypothesis_profiles.same()
 pytest_plugins = ["tests.collection", "tests.cases.plugin", "tests.real_parts", "tests.time_limit", "tests.default_signals",
-                  "tests.soak", "tests.failed_tests", "tests.open_transports"]
+                  "tests.soak", "tests.failed_tests", "tests.open_transports", "tests.shared_objects"]
 
 
 @pytest.fixture(scope="session")

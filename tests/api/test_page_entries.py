@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from outfitter.api.booking import Booking, Holder, booking_of
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Page
-from outfitter.api.page_entries import UNKNOWN, claim_keys, unchanged, well_formed
+from outfitter.api.page_entries import UNKNOWN, changed_bookings, changed_claims, claim_keys, unchanged, well_formed
 from outfitter.errors import AlreadyHeld
 
 DEVICE = {"driver": "pci.example.com", "pool": "node-a", "device": "vf0"}
@@ -115,3 +118,116 @@ def test_malformed_lists_and_records(spec: dict[str, Any], fields: list[str]) ->
 def test_spec_that_is_no_object() -> None:
     read = Page({"metadata": {"name": "node-a"}, "spec": ["x"]})
     assert ([entry.field for entry in read.malformed], read.bookings) == (["spec"], ())
+
+
+# -- what a container has of a device plugin is one entry
+
+POD_HOLDER = Holder("Pod", "here", "train", "u-train")
+GPUS = [DeviceId("example.com/gpu", "node-a", f"g{number}") for number in range(4)]
+
+
+def of_pod(device: DeviceId, container: str = "main", holder: Holder = POD_HOLDER) -> Booking:
+    return Booking(device, holder, container, "prepared", SINCE, prepared=SINCE)
+
+
+def stored(page: Page) -> list[tuple[str, list[str]]]:
+    """The entries of a page: container, and the devices."""
+    return [(raw["request"], [raw["device"]["device"], *raw.get("furtherDevices", ())])
+            for raw in page.object["spec"]["bookings"]]
+
+
+BLANK = Page(Page.blank("node-a"))
+OTHER = Holder("Pod", "here", "serve", "u-serve")
+GROUPS: dict[str, tuple[list[Booking], list[tuple[str, list[str]]]]] = {
+    "of one container": ([of_pod(each) for each in GPUS], [("main", ["g0", "g1", "g2", "g3"])]),
+    "one device": ([of_pod(GPUS[0])], [("main", ["g0"])]),
+    "of two containers": ([of_pod(GPUS[0]), of_pod(GPUS[1]), of_pod(GPUS[2], "side"), of_pod(GPUS[3], "side")],
+                          [("main", ["g0", "g1"]), ("side", ["g2", "g3"])]),
+    "of two pods": ([of_pod(GPUS[0]), of_pod(GPUS[1], holder=OTHER)], [("main", ["g0"]), ("main", ["g1"])]),
+    "of two resources": ([of_pod(GPUS[0]), of_pod(GPUS[1]._replace(driver="example.com/nic"))],
+                         [("main", ["g0"]), ("main", ["g1"])]),
+    "whose hardware is known": ([replace(of_pod(GPUS[0]), hardware=("0000:01:00.0",)),
+                                 replace(of_pod(GPUS[1]), hardware=("0000:02:00.0",))], [("main", ["g0"]), ("main", ["g1"])]),
+    "of a claim": ([replace(of_pod(each), holder=Holder("ResourceClaim", "here", "c", "u")) for each in GPUS[:2]],
+                   [("main", ["g0"]), ("main", ["g1"])]),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_devices_of_a_container_are_one_entry(name: str) -> None:
+    bookings, entries = GROUPS[name]
+    read = Page(BLANK.holding(bookings))
+    assert stored(read) == entries
+    assert list(read.bookings) == bookings
+    assert not read.malformed
+    assert Page(read.without(bookings[0].holder.uid)).bookings == tuple(
+        booking for booking in bookings if booking.holder != bookings[0].holder)
+
+
+CHANGES: dict[str, Callable[[Page], dict[str, Any]]] = {
+    "one device leaves": lambda page: page.without("u-train", GPUS[1]),
+    "all leave": lambda page: page.without("u-train"),
+    "another holder's leave": lambda page: page.without("u-serve"),
+    "released": lambda page: page.with_state("u-train", "released"),
+    "prepared again": lambda page: page.with_state("u-train", "prepared", "2026-01-02T00:00:00Z"),
+    "the hardware of one": lambda page: page.with_hardware("u-train", {GPUS[2]: ("0000:3a:00.1",)}),
+    "one is contested": lambda page: page.with_contested("v", {GPUS[0]: GPUS[0]}),
+    "moved": lambda page: page.moved("u-train", OTHER, "2026-01-02T00:00:00Z"),
+    "one is turned": lambda page: page.turning(of_pod(GPUS[1]).key, replace(of_pod(GPUS[1]), request="side")),
+    "one more": lambda page: page.holding([of_pod(GPUS[0]), of_pod(DeviceId("example.com/gpu", "node-a", "g9"))]),
+    "exactly two": lambda page: page.only("u-train", [of_pod(GPUS[1]), of_pod(GPUS[3])]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_one_entry_is_that_of_one_entry_for_each_device(name: str) -> None:
+    together = Page(BLANK.holding([of_pod(each) for each in GPUS]))
+    together.object["spec"]["bookings"][0]["unknown"] = "kept"
+    raws = [{**{key: value for key, value in together.object["spec"]["bookings"][0].items() if key != "furtherDevices"},
+             "device": {"driver": each.driver, "pool": each.pool, "device": each.device}} for each in GPUS]
+    apart = Page({**together.object, "spec": {**together.object["spec"], "bookings": raws}})
+    assert apart.bookings == Page(together.object).bookings
+    one, other = (Page(CHANGES[name](Page(each.object))) for each in (together, apart))
+    assert sorted(one.bookings, key=lambda each: each.device) == sorted(other.bookings, key=lambda each: each.device)
+    was = {booking.device for booking in together.bookings}
+    for raw in one.object["spec"]["bookings"]:
+        assert raw["device"]["device"] not in {each.device for each in was} or raw["unknown"] == "kept"
+
+
+def test_a_device_of_an_entry_is_held() -> None:
+    read = Page(BLANK.holding([of_pod(each) for each in GPUS]))
+    for device in GPUS:
+        with pytest.raises(AlreadyHeld, match="train"):
+            read.holding([of_pod(device, holder=OTHER)])
+
+
+@pytest.mark.parametrize("further", ["g1", [1], {"g1": True}])
+def test_further_devices_that_cannot_be_read_may_be_any(further: Any) -> None:
+    read = page({**BAD, "furtherDevices": further})
+    assert [entry.field for entry in read.malformed] == ["spec.bookings[1].furtherDevices"]
+    assert read.undetermined
+
+
+def test_further_devices_of_a_malformed_entry_are_held() -> None:
+    read = page({**BAD, "holder": "blue", "furtherDevices": ["vf1", "vf2"]})
+    assert [(booking.device.device, booking.holder.kind) for booking in read.bookings[1:]] == [
+        (name, UNKNOWN) for name in ("vf0", "vf1", "vf2")]
+    assert not read.undetermined
+
+
+def test_changed_bookings_of_two_versions() -> None:
+    """By the identity of entries; without it all count, and equal ones are in both."""
+    claimed = Booking(DeviceId(**DEVICE), Holder(**{**HOLDER, "uid": "v", "name": "d"}), "nic", "booked", SINCE)
+    old = Page(Page(BLANK.holding([booking_of(GOOD)])).holding([of_pod(each) for each in GPUS]))
+    new = Page(old.holding([claimed]))
+    assert changed_bookings(old.object, new.object) == ([], [claimed])
+    assert changed_bookings(new.object, old.object) == ([claimed], [])
+    assert changed_bookings(None, new.object) == ([], list(new.bookings))
+    assert changed_claims(old.object, new.object) == {"here/d"}
+    copied = json.loads(json.dumps(new.object))
+    assert changed_bookings(new.object, copied) == (list(new.bookings), list(new.bookings))
+    assert changed_claims(new.object, copied) == set()
+    less = Page(Page(copied).with_state("v", "prepared"))
+    assert changed_claims(new.object, less.object) == {"here/d"}
+    assert claim_keys(new.object) == ["here/c", "here/d"]
+    assert new.differing(Page(copied)) == ([], []), "entries of the same content are read to one value"

@@ -337,3 +337,34 @@ async def test_fields_that_stay_as_they_are(memory: Memory, field: str) -> None:
     await memory.create(CONFIG_MAP, config("a"))
     with pytest.raises(errors.Invalid, match=f"metadata.{field}: .*field is immutable"):
         await memory.patch(CONFIG_MAP, "a", {"metadata": {field: "other"}}, "default")
+
+
+async def test_watchers_share_one_object_of_each_version(make: Make) -> None:
+    """And what is theirs is not what a writer or a reader of the store got, who may change it."""
+    store = make(100)
+    written = await store.create(POD, pod := {"metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "a"}})
+    one, other = store.watch(POD, since="0"), store.watch(POD, since="0")
+    async with closing(one), closing(other):
+        first, second = [(await soon(anext(watch))).object for watch in (one, other)]
+        assert first is second
+        for copied in (written, await store.get(POD, "p", "default"), (await store.list(POD)).items[0], pod):
+            copied["spec"]["nodeName"] = "changed"
+        patched = await store.patch(POD, "p", {"metadata": {"labels": {"a": "b"}}}, "default")
+        patched["spec"]["nodeName"] = "changed"
+        later, same = [(await soon(anext(watch))).object for watch in (one, other)]
+    assert later is same
+    assert (later["metadata"]["labels"], later["spec"]) == ({"a": "b"}, {"nodeName": "a"})
+    assert later["spec"] is first["spec"], "what did not change needs no memory of its own"
+    await store.close()
+
+
+async def test_a_slow_watcher_gets_each_version_as_it_was(make: Make) -> None:
+    store = make(100)
+    first = await store.create(CONFIG_MAP, config("a"))
+    fast, slow = (store.watch(CONFIG_MAP, since=first["metadata"]["resourceVersion"]) for _ in range(2))
+    async with closing(fast), closing(slow):
+        for number in range(5):
+            await store.patch(CONFIG_MAP, "a", {"data": {"v": str(number)}}, "default")
+            assert (await soon(anext(fast))).object["data"]["v"] == str(number)
+        assert [(await soon(anext(slow))).object["data"]["v"] for _ in range(5)] == list("01234")
+    await store.close()
