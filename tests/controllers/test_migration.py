@@ -148,6 +148,35 @@ async def test_cancelled_while_it_is_copied(hosts: Scene) -> None:
     await reached(hosts, "Succeeded", name="again")
 
 
+@pytest.mark.parametrize("asked", ["by a user", "by a time limit"])
+async def test_a_copy_that_the_hypervisor_does_not_end_says_so(hosts: Scene, asked: str) -> None:
+    source = (await started(hosts))["status"]["nodeName"]
+    simulated(hosts, source).copy = SimulatedCopy(dirty_rate=4 << 30, ignores_abort=True)  # it never converges
+    limits = {} if asked == "by a user" else {"completionTimeoutPerGiB": 20}
+    await hosts.store.create(kinds.KUBEVIRT, {"metadata": {"name": "kubevirt", "namespace": hosts.namespace}, "spec": {
+        "configuration": {"migrations": limits}}})
+    await migrate(hosts)
+    await reached(hosts, "Running")
+    if asked == "by a user":
+        await hosts.delete(kinds.MIGRATION, "move")
+
+    async def waits() -> bool:
+        job = await hosts.find(kinds.MIGRATION, "move") or {}
+        return (conditions.find(job, "migrationWaiting") or {}).get("reason") == "CopyNotEnded"
+
+    await hosts.reach(waits, "the reason is known")
+    simulated(hosts, source).copy = SimulatedCopy(dirty_rate=4 << 30)
+    await hosts.reach(lambda: gone(hosts, "move") if asked == "by a user" else failed(hosts), "it has ended")
+    state = (await hosts.find(kinds.VMI, "blue") or {})["status"]["migrationState"]
+    code = "Cancelled" if asked == "by a user" else "CompletionTimeout"
+    assert (state["failed"], state["abortStatus"], state["failureCode"]) == (True, "Succeeded", code)
+    await only_in(hosts, source)
+
+
+async def failed(scene: Scene) -> bool:
+    return ((await scene.find(kinds.MIGRATION, "move") or {}).get("status") or {}).get("phase") == "Failed"
+
+
 async def test_a_copy_that_fails_leaves_the_vm_where_it_was(hosts: Scene) -> None:
     source = (await started(hosts))["status"]["nodeName"]
     simulated(hosts, source).copy = SimulatedCopy(fails="the network is gone")

@@ -260,7 +260,8 @@ class Simulated:
         if copy is None or uid not in self._domains:
             return
         if not copy.failed:
-            self._set_outgoing(self._domains[uid], replace(copy, failed="the migration was aborted"))
+            if not self.copy.ignores_abort:
+                self._set_outgoing(self._domains[uid], replace(copy, failed="the migration was aborted"))
             return
         self._domains[uid] = replace(self._domains[uid], migrating=False)
         del self._outgoing[uid]

@@ -14,6 +14,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status, reattached_devices, vm
 
 PHASES = ("Pending", "Scheduling", "Scheduled", "PreparingTarget", "TargetReady", "Running", "Succeeded", "Failed")
+ABORTING = "Aborting"  # abortStatus of a copy that the hypervisor was asked to end, and has not
 FINALIZER = "kubevirt.io/migrationJobFinalize"
 JOB_UID = "kubevirt.io/migrationJobUID"  # label of a target pod: the uid of its migration
 JOB_NAME = "kubevirt.io/migrationJobName"  # annotation of a target pod

@@ -30,7 +30,7 @@ OTHER_MIGRATION, NOT_MIGRATABLE, CANCELLED = "OtherMigration", "NotLiveMigratabl
 VMI_ENDED, VMI_GONE, TARGET_GONE, TARGET_FAILED = "VMIEnded", "VMIGone", "TargetPodGone", "TargetPodFailed"
 TARGET_UNSCHEDULABLE, TARGET_TIMEOUT, PREPARE_TIMEOUT = "TargetUnschedulable", "TargetTimeout", "PrepareTimeout"
 TARGET_REFUSED, QUOTA_EXCEEDED, MIGRATION_FAILED = "TargetRefused", "QuotaExceeded", "MigrationFailed"
-TARGET_DEVICES, TARGET_SILENT = "TargetDevicesUnknown", "TargetSilent"
+TARGET_DEVICES, TARGET_SILENT, COPY_NOT_ENDED = "TargetDevicesUnknown", "TargetSilent", "CopyNotEnded"
 SOURCE_POD = "SourcePodNotEnded"
 
 Act = Literal["nothing", "create-pod", "hand-over", "fail-record", "request-abort", "succeed", "fail", "delete"]
@@ -249,21 +249,24 @@ def _handed_over(view: MigrationView, vmi: Object, record: Mapping[str, Any]) ->
     if lost is None and not started and age >= limit:
         lost = PREPARE_TIMEOUT, f"the target was not ready {age.total_seconds():.0f} seconds after the hand-over"
     if lost is None:
-        return MigrationStep("nothing", phase, *_silent(record), again=None if started else limit - age)
+        return MigrationStep("nothing", phase, *_unanswered(record), again=None if started else limit - age)
     if not started:
         return MigrationStep("fail-record", phase, *lost)
     if not record.get("abortRequested"):
         return MigrationStep("request-abort", phase, *lost)
-    return MigrationStep("nothing", phase, *_silent(record))
+    return MigrationStep("nothing", phase, *_unanswered(record))
 
 
-def _silent(record: Mapping[str, Any]) -> tuple[str, str]:
-    """Code and message of a migration whose end only the target's agent knows."""
-    if not record.get("sourceDomainLeft"):
-        return "", ""
+def _unanswered(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Code and message of a migration whose end only the target's agent knows, or the source's hypervisor."""
     source, target, pod = record.get("sourceNode"), record.get("targetNode"), record.get("targetPod")
-    return TARGET_SILENT, (f"{source} no longer runs the VM, and {target} has not reported whether it does; if {target} is off "
-                           f"for good: kubectl delete pod {pod} --force")
+    if record.get("sourceDomainLeft"):
+        return TARGET_SILENT, (f"{source} no longer runs the VM, and {target} has not reported whether it does; if {target} is "
+                               f"off for good: kubectl delete pod {pod} --force")
+    if record.get("abortStatus") == migration.ABORTING:
+        return COPY_NOT_ENDED, (f"the hypervisor of {source} was asked to end the copy and has not; if that lasts, restart "
+                                f"libvirtd on {source}: the VM runs on")
+    return "", ""
 
 
 def _target_lost(pod: Object | None) -> tuple[str, str] | None:

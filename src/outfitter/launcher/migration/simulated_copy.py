@@ -20,6 +20,7 @@ class SimulatedCopy:
     downtime: float = 0.3  # seconds for which a guest may be stopped at the end
     fails: str = ""  # the copy fails with this reason ...
     fails_at: float = 0.5  # ... when this share of the memory was copied for the first time
+    ignores_abort: bool = False  # it goes on when it is aborted
 
 
 @dataclass(frozen=True, slots=True)

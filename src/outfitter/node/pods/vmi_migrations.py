@@ -34,6 +34,7 @@ POLL = 0.5  # seconds between two looks at a copy
 PROGRESS_EVERY = 5.0  # seconds between two writes of its progress
 REACH_PATIENCE = 30.0  # seconds for the target's agent to accept connections
 LEFT_PATIENCE = 10.0  # seconds for the target's agent to report what has left the source
+ABORT_PATIENCE = 10.0  # seconds for the hypervisor to end a copy
 GIB = 1 << 30
 BRIDGE = "bridge/"  # in targetSources, before the alias of a NIC
 PRIMARY = "eth0"  # the interface of a pod on the pod network
@@ -54,6 +55,7 @@ class VmiMigrations:
         self._unreached: dict[str, float] = {}  # migrations whose target's agent cannot be reached -> since when, monotonic
         self._left: dict[str, float] = {}  # migrations whose domain has left this host -> since when, monotonic
         self._aborted: dict[str, tuple[str, str]] = {}  # migrations that took too long and are being aborted -> code, message
+        self._aborting: dict[str, float] = {}  # migrations whose copy is to end -> since when, monotonic
         self._progress: dict[str, tuple[float, float, float]] = {}  # -> least remaining, since when, time of the last write
 
     # -- which part a pod has
@@ -147,7 +149,7 @@ class VmiMigrations:
         others = dict.fromkeys((vmi["status"].get("activePods") or {}).keys() - {uid})
         done = {"completed": True, "failed": None, "endTimestamp": now, "targetNodeDomainReadyTimestamp": now,
                 "targetNodeDomainDetected": True, "sourceDomainLeft": None}
-        if record.get("abortRequested"):
+        if record.get("abortRequested") or record.get("abortStatus") == migration.ABORTING:
             done["abortStatus"] = "Failed"  # it came too late
         more: Object = migration.arrived_devices(vmi)
         names = [str(entry["name"]) for entry in network_info.interfaces(vmi)]
@@ -220,8 +222,7 @@ class VmiMigrations:
             job = None  # of an earlier migration, or of a process that was killed: it may begin again
         if record.get("abortRequested") or (job is not None and job.failed):
             if job is not None and not job.failed:
-                await hypervisor.abort_migration(uid)
-                return POLL
+                return await self._abort(host, vmi, job_uid)
             if record.get("abortRequested"):
                 await self._end_copy(host, vmi, job_uid, CANCELLED, "it was cancelled", abortStatus="Succeeded")
             else:
@@ -262,7 +263,16 @@ class VmiMigrations:
         self._begun.add(job_uid)
         if late := await self._late(vmi, job_uid, job):
             self._aborted[job_uid] = late
-            await hypervisor.abort_migration(uid)  # it may come too late: that it has failed is reported when it has
+            return await self._abort(host, vmi, job_uid)  # it may come too late: that it has failed is reported when it has
+        return POLL
+
+    async def _abort(self, host: AgentHost, vmi: Object, job_uid: str) -> float:
+        """Have the hypervisor end the copy. While it does not, nothing else may: the VM may be about to run on the target."""
+        now = self._clock.monotonic()
+        since = self._aborting.setdefault(job_uid, now)
+        await host.hypervisor.abort_migration(vmi["metadata"]["uid"])
+        if now - since >= ABORT_PATIENCE and migration.state(vmi).get("abortStatus") != migration.ABORTING:
+            await self._patch(vmi, {"migrationState": {"abortStatus": migration.ABORTING}})
         return POLL
 
     async def _detach(self, host: AgentHost, vmi: Object) -> tuple[float | None, list[str]]:
@@ -363,10 +373,13 @@ class VmiMigrations:
         self._detaching.pop(job_uid, None)
         self._unreached.pop(job_uid, None)
         self._aborted.pop(job_uid, None)
+        self._aborting.pop(job_uid, None)
         self._progress.pop(job_uid, None)
 
     async def _end_copy(self, host: AgentHost, vmi: Object, job_uid: str, *why: str, **more: str) -> None:
         """`why`: code and message."""
+        if migration.state(vmi).get("abortStatus") == migration.ABORTING:
+            more["abortStatus"] = "Succeeded"
         await self._fail(vmi, *why, **more)
         await host.hypervisor.abort_migration(vmi["metadata"]["uid"])
         self._forget(job_uid)
