@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from outfitter.api.booking import Booking, Holder, booking_of
 from outfitter.api.device import DeviceId
@@ -231,3 +233,16 @@ def test_changed_bookings_of_two_versions() -> None:
     assert changed_claims(new.object, less.object) == {"here/d"}
     assert claim_keys(new.object) == ["here/c", "here/d"]
     assert new.differing(Page(copied)) == ([], []), "entries of the same content are read to one value"
+
+
+@given(some.lists(some.lists(some.integers(0, 59), unique=True, max_size=60), min_size=2, max_size=6))
+def test_stored_versions_are_read_as_any_page(versions: list[list[int]]) -> None:
+    """What they have in common is not looked at, and the rest is read again."""
+    entries = [of_pod(DeviceId("example.com/gpu", "node-a", f"g{number}"), f"c{number}").to_object() for number in range(60)]
+    entries[7] = {**entries[7], "holder": "blue"}
+    for version in versions:
+        stored_page = {"metadata": {"name": "node-a"}, "spec": {"bookings": [entries[number] for number in version]}}
+        read, again = Page(stored_page, stored=True), Page(json.loads(json.dumps(stored_page)))
+        assert (read.bookings, read.malformed) == (again.bookings, again.malformed)
+        assert list(well_formed(stored_page)) == [
+            entry.bookings for entry in again.entries if entry.bookings[0].holder.kind != UNKNOWN]

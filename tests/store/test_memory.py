@@ -4,9 +4,11 @@ send bookmarks, and that the rules are asked."""
 from __future__ import annotations
 
 import asyncio
+import operator
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,7 +213,12 @@ class Strict:
             raise errors.Invalid("bad is not good", [errors.Cause("data.v", "say good")])
         if change.verb == "create" and change.kind is POD and not change.look(CONFIG_MAP, "default", "needed"):
             raise errors.NotFound("the config map is missing")
+        if (change.new.get("data") or {}).get("v") == "mark":
+            change.new["spec"]["entries"][0]["filled"] = True
         return change.new | {"filled": True} if change.verb != "delete" else change.new
+
+    def fills_in(self, kind: Kind) -> bool:
+        return True
 
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
         return (30 if asked is None else asked) if kind is POD else 0
@@ -240,6 +247,19 @@ async def test_rules_see_every_write(strict: Strict) -> None:
     assert [item["metadata"]["name"] for item in (await store.list(CONFIG_MAP)).items] == ["a"]
     await store.delete(CONFIG_MAP, "a", "default")
     assert strict.asked[-1] == ("delete", "")
+
+
+async def test_rules_that_fill_in_change_nothing_that_readers_have(strict: Strict) -> None:
+    store = Memory(rules=strict)
+    await store.create(CONFIG_MAP, {**config("a"), "spec": {"entries": [{} for _ in range(20)]}})
+    events = store.watch(CONFIG_MAP, since="0")
+    async with closing(events):
+        seen = (await soon(anext(events))).object
+        await store.replace(CONFIG_MAP, {**seen, "data": {"v": "mark"}})
+        later = (await soon(anext(events))).object
+    assert later["spec"]["entries"][0] == {"filled": True}
+    assert seen["spec"]["entries"][0] == {}
+    await store.close()
 
 
 async def test_rules_see_the_writes_of_their_own_commit(strict: Strict) -> None:
@@ -355,6 +375,38 @@ async def test_watchers_share_one_object_of_each_version(make: Make) -> None:
     assert later is same
     assert (later["metadata"]["labels"], later["spec"]) == ({"a": "b"}, {"nodeName": "a"})
     assert later["spec"] is first["spec"], "what did not change needs no memory of its own"
+    await store.close()
+
+
+def page(*names: str, **more: Any) -> Object:
+    return {"metadata": {"name": "node-a"}, "spec": {"host": "node-a", "bookings": [{"name": each} for each in names], **more}}
+
+
+async def test_a_writer_may_write_what_readers_share(make: Make) -> None:
+    """What readers have is not copied, and what the writer added is the store's own."""
+    store, names = make(100), [f"b{number}" for number in range(20)]
+    await store.create(LEDGER_PAGE, page(*names))
+    events = store.watch(LEDGER_PAGE, since="0")
+    async with closing(events):
+        seen = (await soon(anext(events))).object
+        added: Object = {"name": "new"}
+        mine = {**seen, "spec": {**seen["spec"], "bookings": [*seen["spec"]["bookings"][1:], added], "more": {"a": 1}}}
+        answer = await store.replace(LEDGER_PAGE, mine)
+        added["name"] = mine["spec"]["more"]["a"] = answer["spec"]["bookings"][0]["name"] = "changed"
+        later = (await soon(anext(events))).object
+        assert [each["name"] for each in later["spec"]["bookings"]] == [*names[1:], "new"]
+        assert later["spec"]["more"] == {"a": 1}
+        assert all(map(operator.is_, later["spec"]["bookings"], seen["spec"]["bookings"][1:]))
+        assert later["metadata"]["resourceVersion"] != seen["metadata"]["resourceVersion"]
+        assert [each["name"] for each in seen["spec"]["bookings"]] == names
+        await store.replace(LEDGER_PAGE, {**later, "metadata": {**later["metadata"], "labels": {"a": "b"}}})
+        assert (await soon(anext(events))).object["spec"] is later["spec"]
+        with pytest.raises(errors.Conflict):
+            await store.replace(LEDGER_PAGE, {**mine, "spec": {}})
+        other = await store.get(LEDGER_PAGE, "node-a")
+        await store.replace(LEDGER_PAGE, {**other, "spec": page("other")["spec"]}, dry_run=True)
+        await store.replace(LEDGER_PAGE, {**other, "spec": page(*names)["spec"]})
+        assert [each["name"] for each in (await soon(anext(events))).object["spec"]["bookings"]] == names
     await store.close()
 
 

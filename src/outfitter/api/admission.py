@@ -226,6 +226,9 @@ class AdmissionRules:
             _fill_in(change)
         return obj
 
+    def fills_in(self, kind: Kind) -> bool:
+        return kind in DEFAULTS or kind in CREATE_DEFAULTS
+
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
         """Seconds until a deleted object is removed. A pod on a node waits for its agent; one without a node or in a final
         phase is removed at once."""

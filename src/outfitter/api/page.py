@@ -76,11 +76,12 @@ def is_pool_page(name: str) -> bool:
 class Page:
     """A page as it was read. Immutable: changes return the object to write."""
 
-    def __init__(self, obj: Object) -> None:
+    def __init__(self, obj: Object, *, stored: bool = False) -> None:
+        """`stored`: the object is one that readers share, and is never changed."""
         self.object = obj
         self.host: str = obj["metadata"]["name"]
         self.revision: str = obj["metadata"].get("resourceVersion", "")
-        self.entries, malformed = read_bookings(obj)
+        self.entries, malformed = read_bookings(obj, stored=stored)
         self.bookings: tuple[Booking, ...] = tuple(booking for entry in self.entries for booking in entry.bookings)
         records: list[tuple[OutOfServiceRecord, ...]] = []
         unknown = False

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
+import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +93,7 @@ def well_formed(page: Mapping[str, Any] | None) -> Iterator[tuple[Booking, ...]]
     """The bookings of each entry of a stored page, without those that are malformed: for indexes of pages, which are never
     changed, so that what was read of one is kept by its identity."""
     raws = _stored(page, "bookings")
-    return (read for read in (_read_stored(_StoredList(raws)) if raws else ()) if not isinstance(read, EntryProblem))
+    return (read for read in (_read_stored(raws) if raws else ()) if not isinstance(read, EntryProblem))
 
 
 def changed_bookings(
@@ -133,32 +135,36 @@ def _claim_key(booking: Booking) -> str:
     return f"{holder.namespace}/{holder.name}" if holder.kind == RESOURCE_CLAIM.kind else ""
 
 
-class _StoredList:
-    """A list of booking entries, by its identity."""
-
-    __slots__ = ("raws",)
-
-    def __init__(self, raws: Sequence[Any]) -> None:
-        self.raws = raws
-
-    def __hash__(self) -> int:
-        return id(self.raws)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _StoredList) and self.raws is other.raws
+_stored_lists: deque[tuple[Sequence[Any], Sequence[ReadBookings]]] = deque(maxlen=KEPT)  # the newest first
 
 
-@functools.lru_cache(maxsize=4)
-def _read_stored(stored: _StoredList) -> Sequence[ReadBookings]:
-    return _read_all(stored.raws)
+def _read_stored(raws: Sequence[Any]) -> Sequence[ReadBookings]:
+    """As `_read_all`, of a list that nothing changes: what it has in common with one that was read is not looked at."""
+    most = 0
+    begin: Sequence[ReadBookings] = ()
+    for known, entries in tuple(_stored_lists):
+        if known is raws:
+            return entries
+        if (same := _identical(known, raws)) > most:
+            most, begin = same, entries
+    found = [*begin[:most], *map(_read, raws[most:])] if most else _read_all(raws)
+    _stored_lists.appendleft((raws, found))
+    return found
 
 
 def unchanged(old: Sequence[Any], new: Sequence[Any]) -> int:
     """How many of the first bookings of a long list are in a later version of it, to the letter; 0 when it is not known."""
     if min(len(old), len(new)) < LONG:
         return 0
+    if (same := _identical(old, new)) == min(len(old), len(new)):
+        return same
     before, after = _read_list(old), _read_list(new)
     return before.common(after.text) if before is not None and after is not None else 0
+
+
+def _identical(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many of the first entries are one object in both."""
+    return next(itertools.compress(itertools.count(), map(operator.is_not, one, other)), min(len(one), len(other)))
 
 
 def _read_all(raws: Sequence[Any]) -> Sequence[ReadBookings]:
@@ -195,8 +201,7 @@ def _read_list(raws: Sequence[Any]) -> _ReadList | None:
     for known in lists:
         if known.text == text:
             return known
-    known = max(lists, key=lambda each: each.common(text), default=_ReadList(b"", (), ()))
-    count = known.common(text)
+    known, count = _most_in_common(lists, text)
     ends, end = list(known.ends[:count]), known.ends[count - 1] if count else 0
     for raw in raws[count:]:
         end += 1 + len(msgspec.json.encode(raw))
@@ -204,6 +209,18 @@ def _read_list(raws: Sequence[Any]) -> _ReadList | None:
     found = _ReadList(text, ends, (*known.entries[:count], *map(_read, raws[count:])))
     _read_lists.appendleft(found)
     return found
+
+
+def _most_in_common(lists: Iterable[_ReadList], text: bytes) -> tuple[_ReadList, int]:
+    """The one that begins as another list does, and for how many bookings. Mostly it is the newest, to which one was added."""
+    best, most = _ReadList(b"", (), ()), 0
+    for known in lists:
+        count = known.common(text)
+        if count >= len(known.ends) - 1:
+            return known, count
+        if count > most:
+            best, most = known, count
+    return best, most
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:
@@ -268,10 +285,11 @@ def _read_entry(raw: Any) -> ReadBookings:
     return tuple(booking_of(_alone(raw, name)) for name in _names(raw))
 
 
-def read_bookings(page: Object) -> tuple[list[BookingEntry], list[MalformedEntry]]:
+def read_bookings(page: Object, *, stored: bool = False) -> tuple[list[BookingEntry], list[MalformedEntry]]:
+    """`stored`: the page is as readers share it, and is never changed."""
     entries, malformed = [], list(_not_a_list(page, "bookings"))
     raws = _stored(page, "bookings")
-    for index, (raw, read) in enumerate(zip(raws, _read_all(raws), strict=True)):
+    for index, (raw, read) in enumerate(zip(raws, (_read_stored if stored else _read_all)(raws), strict=True)):
         if isinstance(read, EntryProblem):
             place = f"spec.bookings[{index}]"
             malformed.append(MalformedEntry(page["metadata"]["name"], f"{place}{read.field}", read.what))

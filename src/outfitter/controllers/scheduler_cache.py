@@ -119,7 +119,7 @@ class SchedulerCache:
     # -- events
 
     def _put_page(self, name: str, obj: Object | None) -> None:
-        self._see_page(name, Page(obj) if obj is not None else None)
+        self._see_page(name, Page(obj, stored=True) if obj is not None else None)
 
     def _see_page(self, name: str, page: Page | None) -> None:
         """A page by an event or by a commit of ours, whichever is newer."""

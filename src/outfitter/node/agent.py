@@ -102,7 +102,7 @@ class Agent:
     def wake_holders(self, host: str, devices: Collection[DeviceId]) -> None:
         """The health of these devices of a host has changed: look at the pods that have them."""
         found = self._pages.get(host) if self._pages is not None else None
-        page = Page(found) if found is not None else None
+        page = Page(found, stored=True) if found is not None else None
         for holder in {booking.holder for device in devices for booking in (page.on(device) if page is not None else ())}:
             key = f"{holder.namespace}/{holder.name}"
             pods = [self._pods.get(key)] if holder.kind == kinds.POD.kind else self._pods.by("claim", key)

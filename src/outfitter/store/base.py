@@ -170,6 +170,10 @@ class Rules(Protocol):
         """The object to store (defaults filled in), or Invalid / Forbidden / NotFound. Must not modify `change.old`."""
         ...
 
+    def fills_in(self, kind: Kind) -> bool:
+        """Whether `admit` may change objects of a kind."""
+        ...
+
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
         """Grace period of a deleted object in seconds; 0: it is removed at once. `asked` is the gracePeriodSeconds of the
         request, None when it has none."""

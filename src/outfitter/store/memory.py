@@ -32,6 +32,9 @@ class OpenRules:
     def admit(self, change: write_request.WriteRequest) -> Object:
         return change.new
 
+    def fills_in(self, kind: Kind) -> bool:
+        return False
+
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
         return 0
 

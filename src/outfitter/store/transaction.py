@@ -13,7 +13,7 @@ from outfitter.api import patch as patches
 from outfitter.api import write_request
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import AlreadyExists, BadRequest, Cause, Conflict, Invalid, NotFound, Unsupported
-from outfitter.store import base, server_metadata
+from outfitter.store import base, server_metadata, unchanged_parts
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.watch_cache import Key, ObjectChange, Record, own_copy
@@ -143,7 +143,9 @@ class Transaction:
             message = "Invalid value: 0: must be specified for an update"
             raise Invalid(f'{kind.resource} "{meta["name"]}" is invalid: metadata.resourceVersion: {message}',
                           [Cause("metadata.resourceVersion", message)])
-        return self._change(kind, meta["name"], meta.get("namespace", ""), lambda _record, _old: own_copy(obj), subresource)
+        return self._change(kind, meta["name"], meta.get("namespace", ""),
+                            lambda record, old: unchanged_parts.copied(obj, old) if old is record.known else own_copy(obj),
+                            subresource, shares=not (subresource or self._dry_run or self._store.rules.fills_in(kind)))
 
     def change(
         self, kind: Kind, name: str, namespace: str, make: Callable[[Object], Object], subresource: str = ""
@@ -153,12 +155,15 @@ class Transaction:
                             lambda record, old: make(old if subresource == "status" else record.object()), subresource)
 
     def _change(
-        self, kind: Kind, name: str, namespace: str, make: Callable[[Record, Object], Object], subresource: str
+        self, kind: Kind, name: str, namespace: str, make: Callable[[Record, Object], Object], subresource: str, *,
+        shares: bool = False,
     ) -> Record:
+        """`shares`: the old and the new object are those that readers share, if there are readers."""
         if subresource == "status" and not kind.has_status:
             raise NotFound(f"{kind.resource} have no status subresource; write the whole object")
         record = self.require(kind, name, namespace if kind.namespaced else "")
-        old = record.object()
+        known = record.known if shares else None
+        old = record.object() if known is None else known
         new = make(record, old)
         kept = self._check_identity(kind, record, old, new)
         if subresource == "status":  # everything else is unchanged and needs no comparison
@@ -179,7 +184,10 @@ class Transaction:
         held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds") or self._store.rules.blocks_deletion(kind, new)
         if meta.get("deletionTimestamp") and not held:
             return self._remove(kind, new, record)
-        return self._put(kind, new, record)
+        written = self._put(kind, new, record)
+        if known is not None:
+            written.share(unchanged_parts.shared(new, known))
+        return written
 
     def _check_identity(self, kind: Kind, record: Record, old: Object, new: Object) -> Object:
         """Sets what only the store sets in the new metadata. Returns the old metadata, repaired."""

@@ -67,9 +67,18 @@ class Record:
             self._shared = obj if earlier is None else unchanged_parts.shared(obj, earlier)
         return self._shared
 
+    @property
+    def known(self) -> Object | None:
+        """What readers share of the object, where there are any."""
+        return self._shared
+
+    def share(self, obj: Object) -> None:
+        """The object as it was written, with parts of the version before: readers share it."""
+        self._shared = obj
+
     def superseded(self, following: Record | None) -> None:
         """This is an earlier version now; None: the object is gone."""
-        if following is not None:
+        if following is not None and following._shared is None:
             following._earlier = self._shared or self._earlier
         self._shared = self._earlier = None
         self._current = False

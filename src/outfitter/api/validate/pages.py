@@ -80,8 +80,8 @@ def _old(change: WriteRequest) -> Mapping[str, Any]:
 
 def _changes(old: Sequence[Any], new: Sequence[Any]) -> BookingChanges:
     shorter = min(len(old), len(new))
-    first = next((place for place in range(shorter) if old[place] != new[place]), shorter)
-    last = next((place for place in range(shorter - first) if old[-1 - place] != new[-1 - place]), shorter - first)
+    first = next((place for place in range(shorter) if _differ(old[place], new[place])), shorter)
+    last = next((place for place in range(shorter - first) if _differ(old[-1 - place], new[-1 - place])), shorter - first)
     before, after = _placed(old, first, last), _placed(new, first, last)
     unmatched: dict[Key, list[PlacedBooking]] = {}
     for placed in before:
@@ -98,6 +98,10 @@ def _changes(old: Sequence[Any], new: Sequence[Any]) -> BookingChanges:
         if had.raw != placed.raw:
             changed.append((had.booking, placed.booking))
     return BookingChanges(tuple(added), tuple(changed), tuple(each.booking for left in unmatched.values() for each in left))
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other and bool(one != other)
 
 
 def _placed(entries: Sequence[Any], first: int, last: int) -> list[PlacedBooking]:

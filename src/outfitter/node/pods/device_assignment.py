@@ -250,7 +250,7 @@ class DeviceAssignment:
                     for (resource, each), container in sorted(keys.items())]
         if (seen := self._pages.readable(host.name)) is not None:
             with contextlib.suppress(AlreadyHeld, Conflict, NotFound):  # what was seen may be out of date
-                await self._book_on(Page(seen), pod, bookings)
+                await self._book_on(Page(seen, stored=True), pod, bookings)
                 return
         await self._book_on(await book.read(self._store, host.name), pod, bookings)
 
