@@ -22,7 +22,7 @@ from typing import Any
 
 from bench import gpu8
 from outfitter.api.device import DeviceId
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.ledger_page.page import Booking, Holder, Page
 from outfitter.api.rejection_text import render_all
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices

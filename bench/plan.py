@@ -14,7 +14,7 @@ from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.ledger_page.page import Booking, Holder, Page
 from outfitter.controllers.migrations import migration_plan
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.scheduler import Waiting

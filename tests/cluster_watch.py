@@ -18,7 +18,7 @@ from typing import Any, Self
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.errors import Expired
 from outfitter.store.base import Store
 

@@ -9,7 +9,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.ledger import book
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory

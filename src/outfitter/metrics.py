@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outfitter import __version__
 from outfitter.api import kinds
 from outfitter.api.kubevirt import migration
-from outfitter.api.page import OUT_OF_SERVICE_STATES
-from outfitter.api.page_entries import raw_entries, well_formed
+from outfitter.api.ledger_page.page import OUT_OF_SERVICE_STATES
+from outfitter.api.ledger_page.page_entries import raw_entries, well_formed
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.ledger.out_of_service import HEALTH
 from outfitter.store.queue_metrics import Durations

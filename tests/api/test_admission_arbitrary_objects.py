@@ -16,7 +16,7 @@ from outfitter.api.device import newest_pools
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import cloudinit, device_status, feature_gates, pod_claims, vm
 from outfitter.api.kubevirt import kubevirt_config as app_settings
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.write_request import Writer, WriteRequest
 from outfitter.errors import Conflict, Invalid
 from tests.api.json_places import paths, put

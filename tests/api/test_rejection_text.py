@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from outfitter.api.booking import Holder
 from outfitter.api.device import DeviceId
+from outfitter.api.ledger_page.booking import Holder
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import Wording, amount_text, error, render, render_all, to_object
 from outfitter.errors import Unsatisfiable

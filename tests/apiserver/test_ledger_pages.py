@@ -12,7 +12,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page, pool_page
+from outfitter.api.ledger_page.page import Page, pool_page
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
 from outfitter.store.memory import Memory

@@ -29,7 +29,7 @@ from outfitter.api import conditions, kinds, providers
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.api.providers import Inventory, Provider
 from outfitter.cli import providers as cli_providers
 from outfitter.cli import why as cli_why

@@ -10,7 +10,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kubevirt import kubevirt_config
-from outfitter.api.page_entries import read_bookings
+from outfitter.api.ledger_page.page_entries import read_bookings
 from outfitter.controllers.migrations import migration_plan
 from outfitter.ledger import book
 from outfitter.ledger.allocation_bookings import AllocationBookings

@@ -10,7 +10,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.providers import Provider
 from outfitter.errors import Invalid, OutfitterError, StartupRefused
 from outfitter.inventory import scan

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.cli import main
 from outfitter.errors import BadRequest, Invalid, OutfitterError, StartupRefused
 from outfitter.ledger import placement_view

@@ -12,7 +12,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.cli import history, main, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import listing, text, tree, view

@@ -14,7 +14,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import failed_launches, pod_claims, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Page
+from outfitter.api.ledger_page.page import OUT_OF_SERVICE_STATES, Booking, Page
 from outfitter.api.rejection import RejectionCode
 from outfitter.cel.library import quantity
 

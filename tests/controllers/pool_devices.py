@@ -6,7 +6,7 @@ from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.page import pool_page
+from outfitter.api.ledger_page.page import pool_page
 from outfitter.ledger import book
 from tests.controllers.scenario import Scene
 

@@ -20,7 +20,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.kubevirt import vm_actions, vmi_actions
-from outfitter.api.page import OUT_OF_SERVICE_STATES, Page
+from outfitter.api.ledger_page.page import OUT_OF_SERVICE_STATES, Page
 from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError, Unavailable
 from outfitter.inventory import config, scan

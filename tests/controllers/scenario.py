@@ -17,7 +17,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.hypervisor import Domain, Paused
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking
+from outfitter.api.ledger_page.page import Booking
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.controllers.manager import ControllerContext, ControllerManager
 from outfitter.errors import Forbidden, NotFound

@@ -11,7 +11,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import pod_claims
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.controllers.bind_transaction import BindTransaction
 from outfitter.ledger import book, placement_view
 from outfitter.store.base import Store

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from outfitter import app
-from outfitter.api import kinds, page
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.ledger_page import page
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book

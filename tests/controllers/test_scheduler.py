@@ -9,7 +9,7 @@ import pytest
 
 from outfitter.api import kinds, rejection_conditions
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page, pool_page
+from outfitter.api.ledger_page.page import Page, pool_page
 from outfitter.api.rejection import RejectionCode
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.scheduler import REPORT_INTERVAL, Scheduler

@@ -19,7 +19,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, pod_claims
-from outfitter.api.page import Page, pool_page
+from outfitter.api.ledger_page.page import Page, pool_page
 from outfitter.errors import Conflict, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file

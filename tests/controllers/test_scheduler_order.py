@@ -10,7 +10,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.controllers.embedded.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.embedded.pod_claims import PodClaims
 from outfitter.controllers.scheduler import Scheduler

@@ -21,7 +21,7 @@ from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm_actions, vmi_actions
-from outfitter.api.page import Page, pool_page
+from outfitter.api.ledger_page.page import Page, pool_page
 from outfitter.api.validate import pages
 from outfitter.controllers.embedded import claim_deallocation, pod_claims
 from outfitter.controllers.embedded.claim_deallocation import ClaimDeallocation

@@ -16,7 +16,7 @@ from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status, vmi_actions
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.embedded.pod_claims import FINALIZER
 from outfitter.ledger import book

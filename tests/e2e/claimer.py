@@ -21,7 +21,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict
 from outfitter.ledger import book
 from outfitter.store import kubeconfig

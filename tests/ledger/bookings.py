@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page, State
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, Page, State
 from outfitter.errors import Unavailable
 from outfitter.ledger import history
 from outfitter.store.base import Event, Listing, PatchType, Propagation, Write

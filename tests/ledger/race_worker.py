@@ -14,7 +14,7 @@ import sys
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid
 from outfitter.ledger import book
 from outfitter.store import kubeconfig

@@ -11,7 +11,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking, Holder, State
+from outfitter.api.ledger_page.page import Booking, Holder, State
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict
 from outfitter.ledger import book
 from outfitter.store.base import Create, Replace, Store

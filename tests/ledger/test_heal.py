@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.api.write_request import WriteRequest
 from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book, heal, history

@@ -13,7 +13,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.ledger_page.page import Booking, Holder, Page
 from outfitter.errors import AlreadyHeld, Conflict, Expired, NotFound, Unavailable
 from outfitter.ledger import book, heal, history
 from outfitter.store.base import Listing, Propagation, Replace, Store

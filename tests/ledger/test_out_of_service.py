@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from outfitter.api.device import DeviceId
-from outfitter.api.page import OutOfServiceRecord, OutOfServiceState, Page
+from outfitter.api.ledger_page.page import OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book, out_of_service
 from outfitter.store.memory import Memory

@@ -10,7 +10,7 @@ import pytest
 from outfitter.api import kinds, providers
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import Booking, OutOfServiceRecord, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Conflict, Invalid, NotFound
 from outfitter.ledger import book, out_of_service, placement_view

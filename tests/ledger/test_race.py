@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from outfitter.api import kinds
-from outfitter.api.page import Page, pool_page
+from outfitter.api.ledger_page.page import Page, pool_page
 from outfitter.api.validate.bounds import SLICE_DEVICES
 from tests import kubernetes, worker_processes
 from tests.worker_processes import ROOT, Crew

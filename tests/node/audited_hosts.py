@@ -9,7 +9,7 @@ from outfitter import app
 from outfitter.api import kinds, providers, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.inventory import config
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.simulation import hosts_file

@@ -16,7 +16,7 @@ from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Abilities, Domain
 from outfitter.api.kubevirt import vm
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.errors import HypervisorAway, HypervisorError, NotFound
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book

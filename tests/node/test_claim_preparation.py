@@ -18,7 +18,7 @@ import pytest
 from outfitter import app
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.kubevirt import vmi_actions
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.errors import BindFailed, HypervisorError, NotReady, StartupRefused
 from outfitter.inventory import config, host_devices, scan
 from outfitter.inventory.host_tree import MemoryTree

@@ -16,7 +16,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.errors import Conflict, Invalid, NotFound, StartupRefused
 from outfitter.inventory import config
 from outfitter.inventory.config import HostSettings

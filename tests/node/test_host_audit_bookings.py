@@ -11,7 +11,7 @@ import pytest
 from outfitter import app
 from outfitter.api import kinds, providers
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Invalid, NotFound, OutOfService
 from outfitter.ledger import book, history, out_of_service, placement_view

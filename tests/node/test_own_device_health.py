@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from outfitter import app
 from outfitter.api import conditions, kinds
-from outfitter.api.page import Booking
+from outfitter.api.ledger_page.page import Booking
 from outfitter.inventory.config import Config, HostSettings, UnhealthyDevice
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book, out_of_service

@@ -10,7 +10,7 @@ import pytest
 import outfitter
 from outfitter import app
 from outfitter.api import conditions, kinds
-from outfitter.api.page import Booking, Holder, Limits, Page
+from outfitter.api.ledger_page.page import Booking, Holder, Limits, Page
 from outfitter.errors import AlreadyHeld
 from outfitter.inventory import host_devices, scan
 from outfitter.inventory.host_tree import MemoryTree

@@ -13,7 +13,7 @@ from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.ledger_page.page import Booking, Holder, Page
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import watch_filter
 from outfitter.node.agent import Agent

@@ -7,7 +7,7 @@ from typing import Any
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Page, State
+from outfitter.api.ledger_page.page import Booking, Holder, Page, State
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage

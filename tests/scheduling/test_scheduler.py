@@ -11,7 +11,7 @@ import pytest
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping

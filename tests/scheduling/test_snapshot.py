@@ -10,7 +10,7 @@ import pytest
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Holder, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import Holder, OutOfServiceRecord, Page
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.scheduler import Placement, place

@@ -11,7 +11,7 @@ import pytest
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.write_request import Writer, WriteRequest
 from outfitter.errors import Invalid, Unavailable
 from outfitter.roles.webhook_app import WebhookApp

@@ -13,11 +13,11 @@ import msgspec
 
 from outfitter.api import kinds
 from outfitter.api.assignment import assigned_devices
-from outfitter.api.booking import OUT_OF_SERVICE_STATES
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.api.page_entries import raw_entries, unchanged
+from outfitter.api.ledger_page.booking import OUT_OF_SERVICE_STATES
+from outfitter.api.ledger_page.page_entries import raw_entries, unchanged
 from outfitter.api.validate import (
     bounds,
     config_data,

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.api.booking import Booking
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
+from outfitter.api.ledger_page.booking import Booking
 
 
 def hosts(allocation: Mapping[str, Any]) -> set[str]:

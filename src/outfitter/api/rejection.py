@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from outfitter.api.booking import Booking, Holder, OutOfServiceRecord, OutOfServiceState
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import LEDGER_PAGE, Object
-from outfitter.api.page_entries import MalformedEntry
+from outfitter.api.ledger_page.booking import Booking, Holder, OutOfServiceRecord, OutOfServiceState
+from outfitter.api.ledger_page.page_entries import MalformedEntry
 from outfitter.api.validate.readable import UnreadableObject
 from outfitter.errors import OutfitterError
 

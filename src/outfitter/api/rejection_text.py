@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from outfitter.api.booking import Holder
 from outfitter.api.kinds import Object
+from outfitter.api.ledger_page.booking import Holder
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import OutfitterError
 

@@ -11,7 +11,7 @@ import click
 
 from outfitter.api import kinds
 from outfitter.api.device import DRIVER, DeviceId
-from outfitter.api.page import device_of
+from outfitter.api.ledger_page.page import device_of
 from outfitter.cli import printers, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device.text import NONE, print_lines

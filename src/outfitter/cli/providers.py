@@ -14,7 +14,7 @@ import click
 from outfitter.api import kinds, natural_order
 from outfitter.api import providers as stored
 from outfitter.api.device import DRIVER
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.providers import Inventory
 from outfitter.cli import printers, time_format, tree_printer
 from outfitter.cli.client import Client

@@ -14,7 +14,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.kubevirt import pod_claims as pod_claims_api
-from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error
+from outfitter.api.ledger_page.page import Booking, Holder, Page, hardware_error, held_error
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.controllers.embedded import pod_claims
 from outfitter.controllers.manager import ControllerContext

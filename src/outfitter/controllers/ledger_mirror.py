@@ -15,8 +15,8 @@ from dataclasses import replace
 from outfitter.api import allocation, kinds, rejection_text
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Page, pool_page
-from outfitter.api.page_entries import changed_claims, claim_keys
+from outfitter.api.ledger_page.page import Booking, Page, pool_page
+from outfitter.api.ledger_page.page_entries import changed_claims, claim_keys
 from outfitter.api.rejection import Rejection
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, NotFound, OutOfService, Unsatisfiable

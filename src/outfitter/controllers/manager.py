@@ -15,7 +15,7 @@ from outfitter.errors import Conflict, NotFound, OutfitterError, Terminating, Un
 from outfitter.store import revision_patch
 from outfitter.store.base import Replace, Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events.event_recorder import EventRecorder
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.informer import Informer, ObjectSelector, key_of
 from outfitter.store.readable_store import ReadableStore

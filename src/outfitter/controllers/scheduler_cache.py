@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from outfitter.api import kinds, rejection
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.validate import readable
 from outfitter.controllers.manager import ControllerContext
 from outfitter.errors import Invalid, Unreadable

@@ -7,7 +7,7 @@ from __future__ import annotations
 from outfitter.api import kinds
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import POOLS
+from outfitter.api.ledger_page.page import POOLS
 from outfitter.install import names
 from outfitter.install.names import InstallOptions
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from outfitter.api import conditions, kinds
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.errors import CommandFailed, NotFound, TimedOut
 from outfitter.install import apply, names, preflight, resources
 from outfitter.install.apply import POLL, Report

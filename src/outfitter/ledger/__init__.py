@@ -7,7 +7,7 @@ crash between two of them.
 
 >>> import asyncio
 >>> from outfitter.api.device import DeviceId
->>> from outfitter.api.page import Booking, Holder
+>>> from outfitter.api.ledger_page.page import Booking, Holder
 >>> from outfitter.ledger import book
 >>> from outfitter.store.memory import Memory
 >>> async def example() -> None:

@@ -12,7 +12,7 @@ from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId, hardware_of, newest
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, migration, vm
-from outfitter.api.page import Booking, Holder, Limits, is_pool_page, pool_page
+from outfitter.api.ledger_page.page import Booking, Holder, Limits, is_pool_page, pool_page
 
 Slices = Callable[[str], Iterable[Object]]  # "driver/pool" -> its slices
 BookedOn = Callable[[Object, DeviceId], str | None]  # a claim and a device -> the page on which it is booked for the claim

@@ -15,7 +15,7 @@ from dataclasses import replace
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Limits, OutOfServiceRecord, Page, State, hardware_error, held_error
+from outfitter.api.ledger_page.page import Booking, Holder, Limits, OutOfServiceRecord, Page, State, hardware_error, held_error
 from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.ledger import history
 from outfitter.store.base import Create, Replace, Store, Write

@@ -12,9 +12,9 @@ from typing import Any
 
 from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, MDEV_PRODUCT_NAMES, DeviceId, hardware_of, newest_pools
 from outfitter.api.kinds import Object
+from outfitter.api.ledger_page.page import OUT_OF_SERVICE_STATES, Booking, OutOfServiceRecord, Page, is_pool_page, pool_page
+from outfitter.api.ledger_page.page_entries import MalformedEntry
 from outfitter.api.natural_order import natural
-from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, OutOfServiceRecord, Page, is_pool_page, pool_page
-from outfitter.api.page_entries import MalformedEntry
 from outfitter.cel.library import quantity
 from outfitter.errors import BadRequest, NotFound
 from outfitter.inventory import pci

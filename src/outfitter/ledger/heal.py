@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import DOMAIN, OUT_OF_SERVICE_STATES, Booking, Holder, Key, Page
+from outfitter.api.ledger_page.page import DOMAIN, OUT_OF_SERVICE_STATES, Booking, Holder, Key, Page
 from outfitter.ledger import book, history
 from outfitter.store.base import Store
 

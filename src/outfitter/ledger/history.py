@@ -18,8 +18,8 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Page, device_object, device_of, holder_of
-from outfitter.api.page_entries import changed_bookings
+from outfitter.api.ledger_page.page import Booking, Holder, Page, device_object, device_of, holder_of
+from outfitter.api.ledger_page.page_entries import changed_bookings
 from outfitter.errors import AlreadyExists, Conflict, Expired, NotFound
 from outfitter.store.base import Create, Replace, Store, Write
 from outfitter.store.clock import rfc3339

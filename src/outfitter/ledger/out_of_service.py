@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import OutOfServiceRecord, OutOfServiceState, Page
+from outfitter.api.ledger_page.page import OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book, history
 from outfitter.store.base import Store

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from outfitter.api import kinds, providers
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import DOMAIN, Page
+from outfitter.api.ledger_page.page import DOMAIN, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Conflict, Invalid, NotFound
 from outfitter.ledger import out_of_service

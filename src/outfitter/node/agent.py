@@ -10,7 +10,7 @@ from outfitter.api import kinds, rejection
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, vm
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import RejectionCode
 from outfitter.errors import HypervisorAway
 from outfitter.node import status_reporter, watch_filter

@@ -13,8 +13,8 @@ from outfitter.api import kinds
 from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
-from outfitter.api.page import Booking, Holder, Page, hardware_error, held_error, pool_page
-from outfitter.api.page_entries import well_formed
+from outfitter.api.ledger_page.page import Booking, Holder, Page, hardware_error, held_error, pool_page
+from outfitter.api.ledger_page.page_entries import well_formed
 from outfitter.ledger import book
 from outfitter.node import claim_hardware
 from outfitter.node.agent_host import AgentHost

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import HypervisorError, NotReady, StartupRefused, Unreadable
 from outfitter.inventory import scan

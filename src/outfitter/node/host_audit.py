@@ -20,8 +20,8 @@ from outfitter.api.device import DeviceId, hardware_key
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
-from outfitter.api.page import Booking, Holder, Page
-from outfitter.api.page_entries import changed_bookings, well_formed
+from outfitter.api.ledger_page.page import Booking, Holder, Page
+from outfitter.api.ledger_page.page_entries import changed_bookings, well_formed
 from outfitter.api.providers import Provider
 from outfitter.errors import HypervisorError, Invalid, NotFound, OutfitterError, StartupRefused, Unreadable
 from outfitter.inventory import host_devices, numa_cells, scan, slices
@@ -41,7 +41,7 @@ from outfitter.node.slice_publisher import HostPublication, SlicePublisher, Stor
 from outfitter.node.slice_repair import RepairBackoff, SliceFinding
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events.event_recorder import EventRecorder
 from outfitter.store.informer import Informer
 from outfitter.store.readable_store import ReadableStore
 from outfitter.store.workqueue import WorkQueue

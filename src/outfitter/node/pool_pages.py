@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.page import is_pool_page
+from outfitter.api.ledger_page.page import is_pool_page
 from outfitter.store.base import Store
 from outfitter.store.informer import Informer
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import outfitter
 from outfitter.api import kinds, providers
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.providers import Provider
 from outfitter.api.validate import readable
 from outfitter.api.validate.readable import UnreadableObject

@@ -27,7 +27,7 @@ from outfitter.errors import Forbidden, NotFound
 from outfitter.node.hotplug.device_plan import DeviceKey, PendingDevice, ReportedDevices
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events.event_recorder import EventRecorder
 
 FAILED_PREPARE = failed_launches.PREPARE_FAILED
 FAILED_NETWORKS = "FailedPlugNetworks"

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from outfitter.api import conditions
-from outfitter.api.booking import Booking, device_of
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, migration, vm, vmi_actions
-from outfitter.api.page_entries import changed_bookings, raw_entries, readable_device
+from outfitter.api.ledger_page.booking import Booking, device_of
+from outfitter.api.ledger_page.page_entries import changed_bookings, raw_entries, readable_device
 
 MIGRATION = ("migrationUid", "targetPod", "targetNodeAddress", "targetCertificate", "sourceCertificate", "startTimestamp",
              "abortRequested", "sourceDomainLeft", "completed")  # of status.migrationState

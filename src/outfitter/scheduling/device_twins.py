@@ -20,7 +20,7 @@ from outfitter.api.device import MDEV_NAMES, DeviceId, flag_attribute, newest_po
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, network_info, pod_claims
 from outfitter.api.launcher.launcher_environment import NETWORK_RESOURCE
-from outfitter.api.page import Booking, Page
+from outfitter.api.ledger_page.page import Booking, Page
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.device_migration import LIVE_MIGRATABLE, DeviceMigration, SourceView, claim_of
 

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import allocator, extended_resources
 from outfitter.scheduling.dra.claim_request import Classes

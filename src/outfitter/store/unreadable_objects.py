@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.store.clock import Clock
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events.event_recorder import EventRecorder
 from outfitter.store.informer import Informer
 from outfitter.store.workqueue import WorkQueue
 

@@ -11,7 +11,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Page, pool_page
+from outfitter.api.ledger_page.page import Page, pool_page
 from outfitter.api.validate import pages
 from outfitter.api.write_request import WriteRequest
 from outfitter.errors import Forbidden

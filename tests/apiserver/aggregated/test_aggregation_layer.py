@@ -22,7 +22,7 @@ import pytest
 
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord
 from outfitter.store import pki
 from outfitter.store.clock import SystemClock
 from tests import control_planes, kubernetes

@@ -12,7 +12,7 @@ import pytest
 from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.inventory.config import UnhealthyDevice
 from outfitter.ledger import book, out_of_service
 from outfitter.ledger.device_list import ListedDevice, device_list

@@ -11,7 +11,7 @@ import pytest
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder
+from outfitter.api.ledger_page.page import Booking, Holder
 from outfitter.api.rejection import RejectionCode
 from outfitter.controllers.manager import ControllerContext, ControllerManager
 from outfitter.errors import AlreadyHeld

@@ -12,7 +12,7 @@ from typing import Any
 
 from outfitter import app
 from outfitter.api import kinds
-from outfitter.api.page import Booking
+from outfitter.api.ledger_page.page import Booking
 from outfitter.controllers.ledger_mirror import LedgerMirror
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
 from outfitter.errors import NotFound

@@ -12,7 +12,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.errors import AlreadyExists, NotFound, OutfitterError
 from outfitter.ledger import book
 from outfitter.node.readers import pod_resources_client

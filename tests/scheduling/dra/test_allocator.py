@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from outfitter import cel
-from outfitter.api.booking import Holder
 from outfitter.api.device import DeviceId
+from outfitter.api.ledger_page.booking import Holder
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling.config import Features

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.errors import Invalid
 from outfitter.scheduling.dra.allocator import Allocated, allocate
 from outfitter.scheduling.dra.claim_request import compile_claim

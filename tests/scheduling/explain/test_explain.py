@@ -11,7 +11,7 @@ import pytest
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import OutOfServiceRecord, Page
 from outfitter.api.rejection import RejectionCode
 from outfitter.scheduling.explain import claim as explain_claim
 from outfitter.scheduling.explain import pod as explain_pod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping, summary

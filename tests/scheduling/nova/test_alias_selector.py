@@ -15,7 +15,7 @@ from outfitter import cel
 from outfitter.api import providers
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.errors import OutfitterError
 from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model

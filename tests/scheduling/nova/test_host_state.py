@@ -6,7 +6,7 @@ import pytest
 
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.api.rejection import Rejection
 from outfitter.inventory import assignable, scan, slices

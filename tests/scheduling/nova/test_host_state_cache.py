@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outfitter.api import providers
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Limits, Page
+from outfitter.api.ledger_page.page import Booking, Holder, Limits, Page
 from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
 from outfitter.ledger import placement_view

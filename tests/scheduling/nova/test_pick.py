@@ -9,7 +9,7 @@ import pytest
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, OutOfServiceState, Page
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, results

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outfitter.api import kinds
-from outfitter.api.booking import Booking, Key
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims, vm
-from outfitter.api.page import Page, held_error, is_pool_page, pool_page
-from outfitter.api.page_entries import UNKNOWN, raw_entries, read_bookings
+from outfitter.api.ledger_page.booking import Booking, Key
+from outfitter.api.ledger_page.page import Page, held_error, is_pool_page, pool_page
+from outfitter.api.ledger_page.page_entries import UNKNOWN, raw_entries, read_bookings
 from outfitter.api.validate import published_pool
 from outfitter.api.validate.published_pool import PoolContent
 from outfitter.api.write_request import WriteRequest

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.api.assignment import assigned_devices
-from outfitter.api.page import POOLS
+from outfitter.api.ledger_page.page import POOLS
 from outfitter.api.validate import names, node_placement, resources
 from outfitter.errors import Cause, Invalid
 

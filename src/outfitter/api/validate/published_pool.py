@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.api.booking import Limits
 from outfitter.api.device import DeviceId, hardware_of, newest
 from outfitter.api.kinds import Object
-from outfitter.api.page import pool_page
+from outfitter.api.ledger_page.booking import Limits
+from outfitter.api.ledger_page.page import pool_page
 from outfitter.api.write_request import StoredObject, WriteRequest
 
 

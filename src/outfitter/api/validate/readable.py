@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.api.booking import OUT_OF_SERVICE_STATES
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.ledger_page.booking import OUT_OF_SERVICE_STATES
 from outfitter.api.validate import node_placement, schema, slices
 from outfitter.errors import Cause, Unreadable, shortened
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from outfitter.api.page import Booking
+from outfitter.api.ledger_page.page import Booking
 from outfitter.cli import printers, time_format, tree_printer
 from outfitter.cli.client import Client
 from outfitter.cli.device import pools, tree

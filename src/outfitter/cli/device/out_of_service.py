@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from outfitter.api import kinds, providers
-from outfitter.api.page import OutOfServiceRecord, OutOfServiceState
+from outfitter.api.ledger_page.page import OutOfServiceRecord, OutOfServiceState
 from outfitter.cli import time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import text

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from outfitter.api.page_entries import MalformedEntry
+from outfitter.api.ledger_page.page_entries import MalformedEntry
 
 
 def warn_malformed(entries: Iterable[MalformedEntry]) -> None:

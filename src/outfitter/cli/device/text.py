@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from outfitter.api.page import DOMAIN, Booking, OutOfServiceRecord
+from outfitter.api.ledger_page.page import DOMAIN, Booking, OutOfServiceRecord
 from outfitter.cli import time_format
 from outfitter.ledger.device_list import STATES, ListedDevice
 

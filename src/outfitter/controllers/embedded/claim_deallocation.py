@@ -10,8 +10,8 @@ from outfitter.api import allocation, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import Page, is_pool_page, pool_page
-from outfitter.api.page_entries import changed_claims, claim_keys, well_formed
+from outfitter.api.ledger_page.page import Page, is_pool_page, pool_page
+from outfitter.api.ledger_page.page_entries import changed_claims, claim_keys, well_formed
 from outfitter.controllers.embedded.pod_claims import FINALIZER, user
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import NotFound

@@ -21,8 +21,8 @@ from outfitter.api.kubevirt import (
     vm_claim_templates,
 )
 from outfitter.api.kubevirt.feature_gates import Gates
-from outfitter.api.page import Page
-from outfitter.api.page_entries import claim_keys
+from outfitter.api.ledger_page.page import Page
+from outfitter.api.ledger_page.page_entries import claim_keys
 from outfitter.controllers.device_lookup import DeviceLookup
 from outfitter.controllers.device_status_entries import find_devices
 from outfitter.controllers.manager import ControllerContext

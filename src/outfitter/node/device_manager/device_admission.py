@@ -16,7 +16,7 @@ from outfitter.api.assignment import assigned_devices
 from outfitter.api.assignment.assigned_devices import ContainerDevices, PodDevices
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Holder
+from outfitter.api.ledger_page.page import Holder
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import Invalid
 from outfitter.node.device_manager.plugin_resource import PluginResource, is_extended

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page import OutOfServiceRecord, Page
 from outfitter.inventory.config import UnhealthyDevice
 from outfitter.ledger.out_of_service import HEALTH
 from outfitter.node.device_manager.plugin_resource import CAPACITY_KEPT, PluginResource

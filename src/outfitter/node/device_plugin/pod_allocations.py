@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.ledger_page.page import Booking, Holder, Page
 from outfitter.api.rejection import RejectionCode, carrying
 from outfitter.errors import HypervisorError, NotReady, OutfitterError
 from outfitter.ledger import book

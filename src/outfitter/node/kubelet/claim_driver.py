@@ -29,7 +29,7 @@ from outfitter.node.kubelet.claim_reference import ClaimReference
 from outfitter.node.status_reporter import FAILED_PREPARE
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events.event_recorder import EventRecorder
 
 log = logging.getLogger(__name__)
 TRIES = 4  # attempts to record a claim: each removes an outdated booking that is in the way, or books what is not booked

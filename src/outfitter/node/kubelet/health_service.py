@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.kubelet.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2
 from outfitter.store.clock import Clock

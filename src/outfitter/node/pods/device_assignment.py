@@ -25,12 +25,12 @@ from outfitter.api import kinds
 from outfitter.api import rejection as rejections
 from outfitter.api.assignment import assigned_devices
 from outfitter.api.assignment.assigned_devices import ContainerDevices, PodDevices
-from outfitter.api.booking import OUT_OF_SERVICE_STATES
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
-from outfitter.api.page import Booking, Page
-from outfitter.api.page_entries import raw_entries, read_records
+from outfitter.api.ledger_page.booking import OUT_OF_SERVICE_STATES
+from outfitter.api.ledger_page.page import Booking, Page
+from outfitter.api.ledger_page.page_entries import raw_entries, read_records
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import AlreadyHeld, Conflict, Invalid, NotFound, NotReady, OutfitterError, OutOfService, Unavailable
 from outfitter.ledger import book

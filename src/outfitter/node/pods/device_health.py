@@ -16,8 +16,8 @@ from outfitter.api.conditions import Condition
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import pod_claims
-from outfitter.api.page import device_of
-from outfitter.api.page_entries import raw_entries, readable_device
+from outfitter.api.ledger_page.page import device_of
+from outfitter.api.ledger_page.page_entries import raw_entries, readable_device
 from outfitter.errors import Invalid, NotFound
 from outfitter.inventory.config import UnhealthyDevice
 from outfitter.ledger import book
@@ -31,7 +31,7 @@ from outfitter.node.status_reporter import subject
 from outfitter.store import revision_patch
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events.event_recorder import EventRecorder
 
 _Instance = TypeVar("_Instance", Object, None)
 UNHEALTHY = "DeviceUnhealthy"  # reason of the condition DevicesHealthy, and of the event

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
-from outfitter.api.page import Holder
+from outfitter.api.ledger_page.page import Holder
 from outfitter.errors import Invalid
 from outfitter.node.device_manager import device_admission
 from outfitter.store.informer import Informer

@@ -27,7 +27,7 @@ from outfitter.node.status_reporter import StatusReporter
 from outfitter.node.vmi_actions import VmiActions
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events.event_recorder import EventRecorder
 from outfitter.store.informer import key_of
 
 LAUNCHER_PATIENCE = 10.0  # seconds for which a launcher may be away, as while its container starts, before that is reported

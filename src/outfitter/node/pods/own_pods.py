@@ -38,7 +38,7 @@ from outfitter.node.status_reporter import StatusReporter
 from outfitter.node.vmi_actions import VmiActions
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events.event_recorder import EventRecorder
 from outfitter.store.informer import Informer
 
 log = logging.getLogger(__name__)

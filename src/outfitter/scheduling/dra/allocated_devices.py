@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from outfitter.api import rejection
-from outfitter.api.booking import Booking
 from outfitter.api.device import DeviceId, are_partitions
+from outfitter.api.ledger_page.booking import Booking
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra import consumable_capacity
 from outfitter.scheduling.dra.node_devices import NodeDevices

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from outfitter.api import rejection
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import LEDGER_PAGE, Kind, Object
-from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Holder, Limits, Page, is_pool_page, pool_page
+from outfitter.api.ledger_page.page import OUT_OF_SERVICE_STATES, Booking, Holder, Limits, Page, is_pool_page, pool_page
 from outfitter.api.rejection import Rejection
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features

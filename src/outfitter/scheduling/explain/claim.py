@@ -8,7 +8,7 @@ from typing import Any
 
 from outfitter.api.device import DRIVER
 from outfitter.api.kubevirt import pod_claims
-from outfitter.api.page import is_pool_page
+from outfitter.api.ledger_page.page import is_pool_page
 from outfitter.api.rejection_text import Wording, holder_name
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation

@@ -13,8 +13,8 @@ from outfitter.api import conditions, kinds
 from outfitter.api.device import VANISHED, DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import attachment_pods, vm
-from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
-from outfitter.api.page_entries import MalformedEntry
+from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.ledger_page.page_entries import MalformedEntry
 from outfitter.api.rejection import Rejection, RejectionCode, unreadable
 from outfitter.api.validate.readable import UnreadableObject
 from outfitter.scheduling.config import Features

@@ -10,7 +10,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import Booking, is_pool_page
+from outfitter.api.ledger_page.page import Booking, is_pool_page
 from outfitter.inventory import cpulist
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation

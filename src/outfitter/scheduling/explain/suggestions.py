@@ -12,7 +12,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import OUT_OF_SERVICE_STATES, Booking, Holder, Page, is_pool_page
+from outfitter.api.ledger_page.page import OUT_OF_SERVICE_STATES, Booking, Holder, Page, is_pool_page
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import Wording, holder_name, render
 from outfitter.scheduling.dra import extended_resources

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outfitter.api.device import DRIVER
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.providers import Provider
 from outfitter.api.rejection import Rejection
 from outfitter.inventory import slices

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from outfitter.api import page
+from outfitter.api.ledger_page import page
 from outfitter.errors import BadRequest
 from outfitter.inventory import strict_yaml
 from outfitter.scheduling.nova.alias import POLICIES, Alias, Policy, Spec

@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import rejection
 from outfitter.api.device import DRIVER, PCI_BUS_ID, DeviceId
-from outfitter.api.page import OUT_OF_SERVICE_STATES, Page
+from outfitter.api.ledger_page.page import OUT_OF_SERVICE_STATES, Page
 from outfitter.api.providers import Provider
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.cel.library import quantity

@@ -12,7 +12,7 @@ from typing import Any
 from outfitter.api import providers
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import UNLIKE, Rejection, RejectionCode
 from outfitter.inventory import numa_cells
 from outfitter.scheduling.dra.node_devices import NodeDevices

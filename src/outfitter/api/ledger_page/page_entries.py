@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outfitter.api.booking import Booking, Holder, OutOfServiceRecord, booking_of, device_of, record_of
 from outfitter.api.kinds import POD, RESOURCE_CLAIM, Object
+from outfitter.api.ledger_page.booking import Booking, Holder, OutOfServiceRecord, booking_of, device_of, record_of
 
 AMOUNTS = ("resources", "cells", "cpus", "counters", "capacity")  # fields of an amount that are objects
 LONG = 32  # bookings of a list that is kept as a whole

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import NotFound, OutfitterError, Terminating
-from outfitter.store import event_correlator
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_correlator import EventCorrelator, EventKey
+from outfitter.store.events import event_correlator
+from outfitter.store.events.event_correlator import EventCorrelator, EventKey
 from outfitter.store.id_generator import IdGenerator
 
 log = logging.getLogger(__name__)

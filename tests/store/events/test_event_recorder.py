@@ -9,9 +9,9 @@ import pytest
 
 from outfitter import errors
 from outfitter.api.kinds import CONFIG_MAP, EVENT, LEDGER_PAGE, Kind, Object
-from outfitter.store import event_correlator
 from outfitter.store.clock import ManualClock
-from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.events import event_correlator
+from outfitter.store.events.event_recorder import EventRecorder
 from outfitter.store.memory import Memory
 from tests.store.backends import Backend
 

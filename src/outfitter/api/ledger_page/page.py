@@ -14,8 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from outfitter.api import booking_limits, rejection
-from outfitter.api.booking import (
+from outfitter.api import rejection
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import LEDGER_PAGE, Object
+from outfitter.api.ledger_page import booking_limits
+from outfitter.api.ledger_page.booking import (
     DOMAIN,
     OUT_OF_SERVICE_STATES,
     Booking,
@@ -29,9 +32,7 @@ from outfitter.api.booking import (
     device_of,
     holder_of,
 )
-from outfitter.api.device import DeviceId
-from outfitter.api.kinds import LEDGER_PAGE, Object
-from outfitter.api.page_entries import MalformedEntry, grouped, pools, raw_entries, read_bookings, read_records
+from outfitter.api.ledger_page.page_entries import MalformedEntry, grouped, pools, raw_entries, read_bookings, read_records
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import AlreadyHeld, OutOfService, TooLarge
 

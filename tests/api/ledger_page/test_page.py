@@ -14,7 +14,16 @@ from hypothesis import strategies as some
 from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId, newest_pools, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.api.page import MOST, OUT_OF_SERVICE_STATES, Booking, Holder, Limits, OutOfServiceRecord, OutOfServiceState, Page
+from outfitter.api.ledger_page.page import (
+    MOST,
+    OUT_OF_SERVICE_STATES,
+    Booking,
+    Holder,
+    Limits,
+    OutOfServiceRecord,
+    OutOfServiceState,
+    Page,
+)
 from outfitter.api.write_request import WriteRequest
 from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyHeld, Conflict, Invalid, OutfitterError, OutOfService, TooLarge, Unsatisfiable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from outfitter.api.booking import Booking, Limits
 from outfitter.api.device import DeviceId
+from outfitter.api.ledger_page.booking import Booking, Limits
 from outfitter.cel.library import quantity
 from outfitter.cel.library.quantity import Quantity
 from outfitter.errors import AlreadyHeld, Cause, Invalid, Unsatisfiable

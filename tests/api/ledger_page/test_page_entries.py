@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from outfitter.api.booking import Booking, Holder, booking_of
 from outfitter.api.device import DeviceId
-from outfitter.api.page import Page
-from outfitter.api.page_entries import UNKNOWN, changed_bookings, changed_claims, claim_keys, unchanged, well_formed
+from outfitter.api.ledger_page.booking import Booking, Holder, booking_of
+from outfitter.api.ledger_page.page import Page
+from outfitter.api.ledger_page.page_entries import UNKNOWN, changed_bookings, changed_claims, claim_keys, unchanged, well_formed
 from outfitter.errors import AlreadyHeld
 
 DEVICE = {"driver": "pci.example.com", "pool": "node-a", "device": "vf0"}

@@ -1,0 +1,1 @@
+"""Kubernetes Events: similar ones are counted in one object, as client-go does."""
