@@ -23,13 +23,22 @@ LIBVIRTD = "/usr/sbin/libvirtd"
 FOLDERS = {"etc": "/etc/libvirt", "lib": "/var/lib/libvirt", "cache": "/var/cache/libvirt", "run": "/run/libvirt",
            "log": "/var/log/libvirt"}
 PATIENCE = 300.0  # seconds until it listens; a loaded host takes long
-PORTS = 16  # for the data of migrations; of each daemon, as one does not see which another is about to use
+PORTS = 16  # one that is kept, the others for migrations; of each daemon, as one does not see which another is about to use
 _slots = itertools.count(os.getpid() * 16)
 
 
-def _ports() -> str:
-    first = 49152 + next(_slots) % 1024 * PORTS
-    return f"migration_port_min = {first}\nmigration_port_max = {first + PORTS - 1}\n"
+def _reserved_ports() -> socket.socket:
+    """The first port of a range that no daemon of another process of these tests has: a migration that looked for the QEMU of
+    one that was killed would find that of another test."""
+    for slot in itertools.islice(_slots, 1024):
+        guard = socket.socket()
+        try:
+            guard.bind(("127.0.0.1", 49152 + slot % 1024 * PORTS))
+        except OSError:
+            guard.close()
+            continue
+        return guard
+    raise RuntimeError("no range of ports is free for the migrations of a libvirtd")
 
 
 def missing() -> str:
@@ -54,8 +63,11 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
+        self._guard = _reserved_ports()
+        first = int(self._guard.getsockname()[1])
+        ports = f"migration_port_min = {first + 1}\nmigration_port_max = {first + PORTS - 1}\n"
         endless = "keepalive_interval = -1\n" if patient else ""
-        (folder / "etc" / "qemu.conf").write_text(embed.SETTINGS + _ports() + endless)
+        (folder / "etc" / "qemu.conf").write_text(embed.SETTINGS + ports + endless)
         (folder / "etc" / "libvirtd.conf").write_text(
             f'host_uuid = "{uuid.uuid4()}"\nauth_unix_ro = "none"\nauth_unix_rw = "none"\nunix_sock_rw_perms = "0700"\n'
             f"{endless}")
@@ -116,6 +128,7 @@ class Daemon:
             with suppress(ProcessLookupError):
                 os.kill(int(pid.read_text()), signal.SIGKILL)
         self.kill()
+        self._guard.close()
 
 
 @contextmanager
