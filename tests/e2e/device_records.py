@@ -16,6 +16,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, device_refs, device_status, migration
 from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import RejectionCode
 from outfitter.launcher import domain as domains
 from outfitter.launcher.migration.simulated_migration import INCOMING
@@ -107,8 +108,8 @@ class DeviceRecords:
 
     def held(self, *states: str) -> list[Holding]:
         """Every booking in one of these states."""
-        return sorted((raw["device"]["pool"], raw["device"]["device"], raw["holder"]["uid"]) for page in self.pages
-                      for raw in page["spec"]["bookings"] if not states or raw["state"] in states)
+        return sorted((booking.device.pool, booking.device.device, booking.holder.uid) for page in self.pages
+                      for booking in Page(page).bookings if not states or booking.state in states)
 
     def allocated(self) -> list[Holding]:
         return sorted((result["pool"], result["device"], uid) for uid, claim in self.claims.items()

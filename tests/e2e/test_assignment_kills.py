@@ -23,6 +23,7 @@ from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.assignment import assigned_devices
 from outfitter.api.kinds import Object
+from outfitter.api.ledger_page.page import Page
 from outfitter.store.kube import Kube
 from tests.cases.assignment.monitors import Monitor
 from tests.e2e.process import POLL, ForkedUp, Up
@@ -149,8 +150,8 @@ class World:
         """Why this is not the end of a round yet; empty when it is."""
         pods = (await store.list(kinds.POD, "default")).items
         pages = (await store.list(kinds.LEDGER_PAGE)).items
-        booked = sorted((raw["holder"]["name"], raw["device"]["device"]) for page in pages for raw in page["spec"]["bookings"]
-                        if raw["holder"]["kind"] == "Pod")
+        booked = sorted((booking.holder.name, booking.device.device) for page in pages for booking in Page(page).bookings
+                        if booking.holder.kind == "Pod")
         free, waiting = GPUS - len(booked), list[str]()
         for pod in pods:
             name, phase = pod["metadata"]["name"], pod["status"].get("phase")

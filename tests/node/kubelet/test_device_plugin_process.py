@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from outfitter.api.ledger_page.page import Page
 from tests import control_planes
 from tests.cluster_roles import ClusterRoles, RoleRun
 from tests.node.kubelet import driver_host, kubelet_client
@@ -106,8 +107,8 @@ class PluginNode:
     def bookings(self) -> dict[str, tuple[str, str, str]]:
         """Device -> kind and name of its holder, and the state."""
         page = json.loads(self.roles.cluster.request("GET", f"/apis/outfitter.dev/v1alpha1/ledgerpages/{NODE}"))
-        return {each["device"]["device"]: (each["holder"]["kind"], each["holder"]["name"], each["state"])
-                for each in page["spec"]["bookings"]}
+        return {booking.device.device: (booking.holder.kind, booking.holder.name, booking.state)
+                for booking in Page(page).bookings}
 
     async def until(self, what: str, check: Callable[[], Awaitable[T]]) -> T:
         deadline = time.monotonic() + PATIENCE
