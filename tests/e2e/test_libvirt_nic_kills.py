@@ -197,9 +197,12 @@ class KilledHosts:
 
     def seen(self) -> list[str]:
         """For the note of a failure."""
-        statuses = [f"{name}: {vmi['status'].get('nodeName')}, {vmi['status'].get('migrationState')}"
-                    for name, vmi in self.vmis().items()]
-        return [*statuses, *(f"libvirt has {domain}" for name in self.names for domain in self.hosts.domains(name)),
+        objects = self.objects()
+        statuses = [f"{obj['metadata']['name']}: {obj['status'].get('nodeName')}, {obj['status'].get('migrationState')}"
+                    for obj in objects if obj["kind"] == "VirtualMachineInstance"]
+        waiting = [f"{obj['kind']} {obj['metadata']['name']}: {obj['status']}" for obj in objects
+                   if obj["kind"] in ("Pod", "VirtualMachineInstanceMigration") and obj["status"].get("phase") not in FINAL]
+        return [*statuses, *waiting, *(f"libvirt has {domain}" for name in self.names for domain in self.hosts.domains(name)),
                 f"processes: {libvirt_hosts.qemus(self.names)}"]
 
     def rest(self) -> None:
