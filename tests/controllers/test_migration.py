@@ -148,6 +148,11 @@ async def test_cancelled_while_it_is_copied(hosts: Scene) -> None:
     await reached(hosts, "Succeeded", name="again")
 
 
+async def ends_not(scene: Scene) -> bool:
+    job = await scene.find(kinds.MIGRATION, "move") or {}
+    return (conditions.find(job, "migrationWaiting") or {}).get("reason") == "CopyNotEnded"
+
+
 @pytest.mark.parametrize("asked", ["by a user", "by a time limit"])
 async def test_a_copy_that_the_hypervisor_does_not_end_says_so(hosts: Scene, asked: str) -> None:
     source = (await started(hosts))["status"]["nodeName"]
@@ -160,16 +165,34 @@ async def test_a_copy_that_the_hypervisor_does_not_end_says_so(hosts: Scene, ask
     if asked == "by a user":
         await hosts.delete(kinds.MIGRATION, "move")
 
-    async def waits() -> bool:
-        job = await hosts.find(kinds.MIGRATION, "move") or {}
-        return (conditions.find(job, "migrationWaiting") or {}).get("reason") == "CopyNotEnded"
-
-    await hosts.reach(waits, "the reason is known")
+    await hosts.reach(lambda: ends_not(hosts), "the reason is known")
     simulated(hosts, source).copy = SimulatedCopy(dirty_rate=4 << 30)
     await hosts.reach(lambda: gone(hosts, "move") if asked == "by a user" else failed(hosts), "it has ended")
     state = (await hosts.find(kinds.VMI, "blue") or {})["status"]["migrationState"]
     code = "Cancelled" if asked == "by a user" else "CompletionTimeout"
     assert (state["failed"], state["abortStatus"], state["failureCode"]) == (True, "Succeeded", code)
+    await only_in(hosts, source)
+
+
+async def test_a_copy_whose_hypervisor_does_not_answer_says_so(hosts: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libvirt does not answer about a domain while another call about it hangs."""
+    source = (await started(hosts))["status"]["nodeName"]
+    simulated(hosts, source).copy = SimulatedCopy(dirty_rate=4 << 30)
+    await migrate(hosts)
+    await reached(hosts, "Running")
+
+    async def busy(uid: str) -> None:
+        raise HypervisorAway("libvirt is busy", retry_after=5.0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(simulated(hosts, source), "migration", busy)
+        await hosts.delete(kinds.MIGRATION, "move")
+        await hosts.reach(lambda: ends_not(hosts), "the reason is known")
+        pod = (await hosts.find(kinds.VMI, "blue") or {})["status"]["migrationState"]["sourcePod"]
+        assert "is busy" in (await hosts.find(kinds.POD, pod) or {})["status"]["message"]
+    await hosts.reach(lambda: gone(hosts, "move"), "it has ended")
+    state = (await hosts.find(kinds.VMI, "blue") or {})["status"]["migrationState"]
+    assert (state["failed"], state["abortStatus"], state["failureCode"]) == (True, "Succeeded", "Cancelled")
     await only_in(hosts, source)
 
 

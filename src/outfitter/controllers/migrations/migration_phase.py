@@ -264,7 +264,7 @@ def _unanswered(record: Mapping[str, Any]) -> tuple[str, str]:
         return TARGET_SILENT, (f"{source} no longer runs the VM, and {target} has not reported whether it does; if {target} is "
                                f"off for good: kubectl delete pod {pod} --force")
     if record.get("abortStatus") == migration.ABORTING:
-        return COPY_NOT_ENDED, (f"the hypervisor of {source} was asked to end the copy and has not; if that lasts, restart "
+        return COPY_NOT_ENDED, (f"the hypervisor of {source} is to end the copy and has not; if that lasts, restart "
                                 f"libvirtd on {source}: the VM runs on")
     return "", ""
 

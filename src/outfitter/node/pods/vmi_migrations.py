@@ -19,7 +19,7 @@ from outfitter.api.kubevirt import kubevirt_config, migration, network_info, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.quantity import to_int
 from outfitter.api.rejection import RejectionCode
-from outfitter.errors import HypervisorError, NotFound, NotReady, StartFailed
+from outfitter.errors import HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import networks, nic_plan
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.hotplug import device_plan
@@ -212,7 +212,12 @@ class VmiMigrations:
 
     async def _copy(self, host: AgentHost, vmi: Object, job_uid: str) -> float | None:
         uid, record, hypervisor = vmi["metadata"]["uid"], migration.state(vmi), host.hypervisor
-        job = await hypervisor.migration(uid)
+        try:
+            job = await hypervisor.migration(uid)
+        except HypervisorAway:
+            if record.get("abortRequested"):
+                await self._not_ended(vmi, job_uid)
+            raise
         if job is None or job.failed:
             if (domain := (await hypervisor.domains()).get(uid)) is None:
                 return POLL  # it has just left
@@ -268,12 +273,16 @@ class VmiMigrations:
 
     async def _abort(self, host: AgentHost, vmi: Object, job_uid: str) -> float:
         """Have the hypervisor end the copy. While it does not, nothing else may: the VM may be about to run on the target."""
+        await self._not_ended(vmi, job_uid)
+        await host.hypervisor.abort_migration(vmi["metadata"]["uid"])
+        return POLL
+
+    async def _not_ended(self, vmi: Object, job_uid: str) -> None:
+        """Report a copy that is to end, once its hypervisor had time for it."""
         now = self._clock.monotonic()
         since = self._aborting.setdefault(job_uid, now)
-        await host.hypervisor.abort_migration(vmi["metadata"]["uid"])
         if now - since >= ABORT_PATIENCE and migration.state(vmi).get("abortStatus") != migration.ABORTING:
             await self._patch(vmi, {"migrationState": {"abortStatus": migration.ABORTING}})
-        return POLL
 
     async def _detach(self, host: AgentHost, vmi: Object) -> tuple[float | None, list[str]]:
         """NICs on VFs and devices that are reattached stay on their host: the guest gets others on the target, or these again
