@@ -174,10 +174,15 @@ async def test_a_copy_that_the_hypervisor_does_not_end_says_so(hosts: Scene, ask
     await only_in(hosts, source)
 
 
-async def test_a_copy_whose_hypervisor_does_not_answer_says_so(hosts: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", ["by a user", "by a time limit"])
+async def test_a_copy_whose_hypervisor_does_not_answer_says_so(hosts: Scene, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """libvirt does not answer about a domain while another call about it hangs."""
     source = (await started(hosts))["status"]["nodeName"]
-    simulated(hosts, source).copy = SimulatedCopy(dirty_rate=4 << 30)
+    hypervisor = simulated(hosts, source)
+    hypervisor.copy = SimulatedCopy(dirty_rate=4 << 30)
+    limits = {} if asked == "by a user" else {"completionTimeoutPerGiB": 20}
+    await hosts.store.create(kinds.KUBEVIRT, {"metadata": {"name": "kubevirt", "namespace": hosts.namespace}, "spec": {
+        "configuration": {"migrations": limits}}})
     await migrate(hosts)
     await reached(hosts, "Running")
 
@@ -185,14 +190,20 @@ async def test_a_copy_whose_hypervisor_does_not_answer_says_so(hosts: Scene, mon
         raise HypervisorAway("libvirt is busy", retry_after=5.0)
 
     with monkeypatch.context() as patched:
-        patched.setattr(simulated(hosts, source), "migration", busy)
-        await hosts.delete(kinds.MIGRATION, "move")
+        if asked == "by a user":
+            patched.setattr(hypervisor, "migration", busy)
+            await hosts.delete(kinds.MIGRATION, "move")
+        else:
+            async def hangs(uid: str) -> None:
+                patched.setattr(hypervisor, "migration", busy)
+            patched.setattr(hypervisor, "abort_migration", hangs)
         await hosts.reach(lambda: ends_not(hosts), "the reason is known")
         pod = (await hosts.find(kinds.VMI, "blue") or {})["status"]["migrationState"]["sourcePod"]
         assert "is busy" in (await hosts.find(kinds.POD, pod) or {})["status"]["message"]
-    await hosts.reach(lambda: gone(hosts, "move"), "it has ended")
+    await hosts.reach(lambda: gone(hosts, "move") if asked == "by a user" else failed(hosts), "it has ended")
     state = (await hosts.find(kinds.VMI, "blue") or {})["status"]["migrationState"]
-    assert (state["failed"], state["abortStatus"], state["failureCode"]) == (True, "Succeeded", "Cancelled")
+    code = "Cancelled" if asked == "by a user" else "CompletionTimeout"
+    assert (state["failed"], state["abortStatus"], state["failureCode"]) == (True, "Succeeded", code)
     await only_in(hosts, source)
 
 

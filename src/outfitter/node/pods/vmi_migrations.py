@@ -215,7 +215,7 @@ class VmiMigrations:
         try:
             job = await hypervisor.migration(uid)
         except HypervisorAway:
-            if record.get("abortRequested"):
+            if record.get("abortRequested") or job_uid in self._aborted:
                 await self._not_ended(vmi, job_uid)
             raise
         if job is None or job.failed:
