@@ -175,7 +175,9 @@ async def test_a_copy_that_the_hypervisor_does_not_end_says_so(hosts: Scene, ask
 
 
 @pytest.mark.parametrize("asked", ["by a user", "by a time limit"])
-async def test_a_copy_whose_hypervisor_does_not_answer_says_so(hosts: Scene, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_whose_hypervisor_does_not_answer_says_so(
+    hosts: Scene, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """libvirt does not answer about a domain while another call about it hangs."""
     source = (await started(hosts))["status"]["nodeName"]
     hypervisor = simulated(hosts, source)

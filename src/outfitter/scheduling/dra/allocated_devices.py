@@ -100,37 +100,58 @@ class AllocatedDevices:
             return occupant.node == site.name
         return self.touches(device) and bool(site.slices[index].node)
 
-    def hold_hardware(self, host: str, booking: Booking) -> None:
-        for key in booking.hardware if booking.counted else ():
-            self.hardware.setdefault(booking.node or host, {}).setdefault(key, []).append(booking)
+    def hold(self, booking: Booking, page: str) -> None:
+        """A booking of a page."""
+        if not booking.counted:
+            return
+        for key in booking.hardware:
+            self.hardware.setdefault(booking.node or page, {}).setdefault(key, []).append(booking)
+        if booking.shared:
+            self._share(booking.device, booking.amount.get("capacity") or {})
+        else:
+            self.whole[booking.device] = booking
 
-    def drop_hardware(self, host: str, booking: Booking) -> None:
-        here = self.hardware.get(booking.node or host) or {}
-        for key in booking.hardware if booking.counted else ():
+    def drop(self, booking: Booking, page: str) -> None:
+        """The reverse of `hold`."""
+        if not booking.counted:
+            return
+        here = self.hardware.get(booking.node or page) or {}
+        for key in booking.hardware:
             here[key].remove(booking)
             if not here[key]:
                 del here[key]
+        if booking.shared:
+            self._return_share(booking.device, booking.amount.get("capacity") or {})
+        else:
+            self.whole.pop(booking.device, None)
 
     def add(self, allocation: Allocation, occupant: Occupant = None) -> None:
         for result in _results(allocation):
             device = DeviceId(result["driver"], result["pool"], result["device"])
             if result.get("shareID"):
-                self.shares[device] = self.shares.get(device, 0) + 1
-                self.consume(device, result.get("consumedCapacity") or {})
+                self._share(device, result.get("consumedCapacity") or {})
             else:
                 self.whole[device] = occupant
 
     def remove(self, allocation: Allocation) -> None:
         for result in _results(allocation):
             device = DeviceId(result["driver"], result["pool"], result["device"])
-            if not result.get("shareID"):
-                self.whole.pop(device, None)
-            elif self.shares.get(device, 0) <= 1:
-                self.shares.pop(device, None)
-                self.consumed.pop(device, None)
+            if result.get("shareID"):
+                self._return_share(device, result.get("consumedCapacity") or {})
             else:
-                self.shares[device] -= 1
-                self.consume(device, result.get("consumedCapacity") or {}, sign=-1)
+                self.whole.pop(device, None)
+
+    def _share(self, device: DeviceId, amounts: Mapping[str, Any]) -> None:
+        self.shares[device] = self.shares.get(device, 0) + 1
+        self.consume(device, amounts)
+
+    def _return_share(self, device: DeviceId, amounts: Mapping[str, Any]) -> None:
+        if self.shares.get(device, 0) > 1:
+            self.shares[device] -= 1
+            self.consume(device, amounts, sign=-1)
+        else:
+            self.shares.pop(device, None)
+            self.consumed.pop(device, None)
 
     def consume(self, device: DeviceId, amounts: Mapping[str, Any], sign: int = 1) -> None:
         used = self.consumed.setdefault(device, {})

@@ -1,15 +1,12 @@
 """What is published and what is held, kept up to date by events, and asked for every pod: which hosts can take these claims?
 
-A host is a row of bit masks with a bit for each of its devices: what a selector matches, what is free, which devices share a
-value of an attribute. So the question is answered for all hosts at once by counting, and the exact search (`allocate`) runs
-only where it can succeed. Counting never rules out a host that could serve; it may let one through that cannot."""
+The question is answered for all hosts at once by counting (`host_columns`), and the exact search (`allocate`) runs only where
+it can succeed. Counting never rules out a host that could serve; it may let one through that cannot."""
 
 from __future__ import annotations
 
-import bisect
-import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from outfitter.api import rejection
 from outfitter.api.device import DeviceId
@@ -18,28 +15,18 @@ from outfitter.api.ledger_page.page import OUT_OF_SERVICE_STATES, Booking, Holde
 from outfitter.api.rejection import Rejection
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra import constraints, selector_cache
+from outfitter.scheduling.dra import selector_cache
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.attested_slices import AttestedSlices
 from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import Constraint
+from outfitter.scheduling.dra.host_columns import Count, HostColumns
 from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
-from outfitter.scheduling.dra.selector_cache import SelectorCache, SelectorMatch
 from outfitter.scheduling.dra.slices import PublishedDevice, quantity_text
-from outfitter.scheduling.filter import taints
-from outfitter.scheduling.filter.taints import RECORDED_ON_PAGE, untolerated_taint
+from outfitter.scheduling.filter.taints import RECORDED_ON_PAGE
 
 FEATURES = Features.of({})
-REMEMBERED = 256  # columns that are kept
 _Name = TypeVar("_Name")
-Groups = tuple[int, ...]  # a mask of devices for each value of an attribute
-
-
-class Count(NamedTuple):
-    devices: int
-    match: int
-    free: int | None  # of those that match; None: counting does not tell
-    rules: tuple[str, ...] = ()  # DeviceTaintRules that keep others of them back
 
 
 class DeviceIndex:
@@ -66,15 +53,7 @@ class DeviceIndex:
         self._touched: set[tuple[str, str]] = set()
         self._rehung: set[str] = set()  # hosts of which pages record other hardware as held
         self._ruled = False  # DeviceTaintRules changed
-        self.names: list[str] = []  # of the hosts, in order: the rows
-        self._sites: list[NodeDevices] = []
-        self._free: list[int] = []  # free and not tainted
-        self._bare: list[int] = []  # free, tainted or not
-        self._masks: dict[tuple[str, ...], _Matching] = {}  # selectors -> what they match
-        self._groups: dict[str, list[Groups]] = {}  # attribute -> devices by value
-        self._counted: dict[tuple[tuple[str, ...], int, bool], list[int]] = {}  # selectors, count, tolerating -> rows
-        self._coarse = 0  # hosts with devices that have what counting does not see
-        self._shared = 0  # and those with devices that can be shared
+        self._columns = HostColumns(features)
 
     @classmethod
     def of(cls, slices: Iterable[Object], pages: Iterable[Page], nodes: Iterable[Object],
@@ -131,7 +110,7 @@ class DeviceIndex:
         dropped, added = _changed_bookings(old, page)
         if old is not None:
             for booking in dropped:
-                self._drop(booking, name)
+                self.held.drop(booking, name)
             for record in (record for state in OUT_OF_SERVICE_STATES for record in old.records(state)):
                 self.held.whole.pop(record.device, None)
         self._undetermined.pop(name, None)
@@ -143,7 +122,8 @@ class DeviceIndex:
                 for record in page.records(state):
                     self.held.whole[record.device] = rejection.out_of_service(state, record)
             for booking in added:
-                self._add(booking, name)
+                self.held.hold(booking, name)
+        self._rehung |= {booking.node or name for booking in (*dropped, *added) if booking.counted and booking.hardware}
         before, after = (_pools_of(one) if one is not None else set() for one in (old, page))
         for pool in before - after:
             self._mentions[pool].discard(name)
@@ -175,33 +155,6 @@ class DeviceIndex:
     def withheld_hosts(self) -> Mapping[str, Rejection]:
         """Hosts of whose page it is not known what it holds."""
         return {**self._undetermined, **self._withheld}
-
-    def _add(self, booking: Booking, page: str) -> None:
-        if not booking.counted:
-            return
-        if booking.hardware:
-            self.held.hold_hardware(page, booking)
-            self._rehung.add(booking.node or page)
-        if booking.shared:
-            self.held.shares[booking.device] = self.held.shares.get(booking.device, 0) + 1
-            self.held.consume(booking.device, booking.amount.get("capacity") or {})
-        else:
-            self.held.whole[booking.device] = booking
-
-    def _drop(self, booking: Booking, page: str) -> None:
-        if not booking.counted:
-            return
-        if booking.hardware:
-            self.held.drop_hardware(page, booking)
-            self._rehung.add(booking.node or page)
-        if not booking.shared:
-            self.held.whole.pop(booking.device, None)
-        elif self.held.shares.get(booking.device, 0) > 1:
-            self.held.shares[booking.device] -= 1
-            self.held.consume(booking.device, booking.amount.get("capacity") or {}, sign=-1)
-        else:
-            self.held.shares.pop(booking.device, None)
-            self.held.consumed.pop(booking.device, None)
 
     # -- what if
 
@@ -272,6 +225,11 @@ class DeviceIndex:
         return self._pools
 
     @property
+    def names(self) -> list[str]:
+        """The names of the hosts, in order: the rows of the last question."""
+        return self._columns.names
+
+    @property
     def hosts(self) -> list[str]:
         """The names of all hosts, in the order of the rows, as they are now."""
         self._refresh()
@@ -291,9 +249,9 @@ class DeviceIndex:
         for demand in demands:
             for request in demand.requests:
                 if len(request) == 1:
-                    rows = self.passing(request[0], demand.constraints, rows)
+                    rows = self._columns.passing(request[0], demand.constraints, rows)
                 else:
-                    fits = set[int]().union(*(self.passing(ask, demand.constraints, rows) for ask in request))
+                    fits = set[int]().union(*(self._columns.passing(ask, demand.constraints, rows) for ask in request))
                     rows = [row for row in rows if row in fits]
         return list(rows)
 
@@ -308,7 +266,7 @@ class DeviceIndex:
             question = self._pools.contents.question(ask.selectors)
             question.others = sum(costs.values())
             try:
-                self._column(ask.selectors)
+                self._columns.column(ask.selectors)
             except Unsatisfiable as error:
                 raise selector_cache.over_budget(f"{demand.title}, request {ask.name}") from error
             finally:
@@ -320,25 +278,19 @@ class DeviceIndex:
     def matching(self, demands: Sequence[CompiledClaim]) -> list[int]:
         """The rows with enough devices of the kind for each request by itself, free or held."""
         self._refresh()
-        rows = list(range(len(self.names)))
-        for request in (request for demand in demands for request in demand.requests):
-            having = [(self._column(ask.selectors).masks, 1 if ask.everything else ask.count) for ask in request]
-            rows = [row for row in rows if any(masks[row].bit_count() >= count for masks, count in having)]
-        return rows
+        return self._columns.matching(demands)
 
     def count(self, row: int, ask: ClaimDeviceRequest) -> Count | None:
         """What counting knows of a request at a host; None where only a search can tell."""
-        site = self._sites[row]
-        if not site.devices or site.invalid or site.incomplete or site.fits(ask.selectors).wrong:
-            return None
-        mask = self._column(ask.selectors).masks[row]
-        plain = not (ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.constraints
-                     or site.counted or site.shared or site.binding or site.lazy)
-        if not plain:
-            return Count(len(site.devices), mask.bit_count(), None)
-        kept = mask & self._bare[row] & ~self._free[row]
-        rules = taints.rules(untolerated_taint(site.devices[place].taints, ()) for place in site.tainted if kept >> place & 1)
-        return Count(len(site.devices), mask.bit_count(), (mask & self._free[row]).bit_count(), rules)
+        return self._columns.count(row, ask)
+
+    def passing(self, ask: ClaimDeviceRequest, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
+        """Those of the rows that counting does not rule out for a request, or for one of its alternatives."""
+        return self._columns.passing(ask, under, rows)
+
+    def open(self, row: int, demands: Sequence[CompiledClaim]) -> Iterator[PublishedDevice]:
+        """The free devices of a host that could serve one of the requests; all if nothing is asked for."""
+        return self._columns.open(row, demands)
 
     def counted(self, demands: Sequence[CompiledClaim]) -> bool:
         """Whether counting alone is the answer: one request of like kind, and nothing that only a search can tell."""
@@ -346,57 +298,8 @@ class DeviceIndex:
             return False
         self._refresh()
         ask = demands[0].requests[0][0]
-        return not (self._coarse or ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.derived
-                    or len(ask.constraints) > 1 or self._column(ask.selectors).wrong)
-
-    def passing(self, ask: ClaimDeviceRequest, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
-        """Those of the rows that counting does not rule out for a request, or for one of its alternatives."""
-        masks, wanted = self._column(ask.selectors).masks, ask.count
-        if ask.everything:
-            return [row for row in rows if masks[row] or self._sites[row].fits(ask.selectors).wrong]
-        free = self._bare if ask.tolerations else self._free
-        if ask.admin:
-            passing = [row for row in rows if masks[row].bit_count() >= wanted]
-        else:
-            passing = self._with_free(ask) if len(rows) == len(self.names) else [
-                row for row in rows if (masks[row] & free[row]).bit_count() >= wanted]
-            for which in ask.constraints if not ask.derived else ():
-                groups = self._values(under[which].attribute)
-                enough = functools.lru_cache(maxsize=None)(_distinct if under[which].distinct else _match)  # hosts are alike
-                passing = [row for row in passing if enough(groups[row], masks[row] & free[row], wanted)]
-        if len(passing) < len(rows):
-            passing = self._with_unclear(ask, passing, rows)
-        return passing
-
-    def _with_free(self, ask: ClaimDeviceRequest) -> list[int]:
-        """All rows with enough free devices for a request: counted once until something changes."""
-        key = ask.selectors, ask.count, bool(ask.tolerations)
-        known = self._counted.get(key)
-        if known is None:
-            if len(self._counted) >= REMEMBERED:
-                self._counted.clear()
-            masks, free = self._column(ask.selectors).masks, self._bare if ask.tolerations else self._free
-            known = self._counted[key] = [row for row in range(len(self.names))
-                                          if (masks[row] & free[row]).bit_count() >= ask.count]
-        return list(known)
-
-    def _with_unclear(self, ask: ClaimDeviceRequest, passing: list[int], rows: Sequence[int]) -> list[int]:
-        """Hosts of which counting cannot tell: a selector has no answer for a device, or devices can be shared."""
-        if not self._shared and not self._column(ask.selectors).wrong:
-            return passing
-        unclear = [row for row in rows if self._sites[row].shared or self._sites[row].fits(ask.selectors).wrong]
-        return sorted({*passing, *unclear}) if unclear else passing
-
-    def open(self, row: int, demands: Sequence[CompiledClaim]) -> Iterator[PublishedDevice]:
-        """The free devices of a host that could serve one of the requests; all if nothing is asked for."""
-        asks = [ask for demand in demands for request in demand.requests for ask in request]
-        mask = self._free[row]
-        if asks:
-            wanted = 0
-            for ask in asks:
-                wanted |= self._column(ask.selectors).masks[row]
-            mask &= wanted
-        return (device for place, device in enumerate(self._sites[row].devices) if mask >> place & 1)
+        return not (self._columns.coarse or ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.derived
+                    or len(ask.constraints) > 1 or self._columns.column(ask.selectors).wrong)
 
     def called(self, name: str) -> list[DeviceId]:
         """All devices of a name."""
@@ -409,44 +312,24 @@ class DeviceIndex:
 
     def _fresh(self) -> list[NodeDevices]:
         self._refresh()
-        return self._sites
+        return self._columns.sites
 
     def node_devices(self, row: int) -> NodeDevices:
-        return self._sites[row]
+        return self._columns.sites[row]
 
     def device(self, row: int, name: DeviceId) -> PublishedDevice | None:
-        return next((device for device in self._sites[row].devices if device.id == name), None)
+        return next((device for device in self._columns.sites[row].devices if device.id == name), None)
 
-    # -- columns
-
-    def _column(self, selectors: tuple[str, ...]) -> _Matching:
-        known = self._masks.get(selectors)
-        if known is None:
-            if len(self._masks) >= REMEMBERED:
-                self._masks.clear()
-            found = [site.fits(selectors) for site in self._sites]
-            known = self._masks[selectors] = _Matching([one.mask for one in found], sum(1 for one in found if one.wrong))
-        return known
-
-    def _values(self, attribute: str) -> list[Groups]:
-        known = self._groups.get(attribute)
-        if known is None:
-            if len(self._groups) >= REMEMBERED:
-                self._groups.clear()
-            known = self._groups[attribute] = [self._by_value(site, attribute) for site in self._sites]
-        return known
-
-    def _by_value(self, site: NodeDevices, attribute: str) -> Groups:
-        return constraints.published(site, attribute, self.features.list_type_attributes).groups
+    # -- applying what changed
 
     def _refresh(self) -> None:
         """Apply the events, for the hosts that they concern."""
         if not (self._moved or self._ruled or self._changed or self._touched):
             return
-        self._counted.clear()
+        self._columns.forget_counts()
         look, everywhere = self._moved, False  # hosts whose devices may be others now, or all
         for name in sorted(self._moved):
-            self._move(name)
+            self._columns.put_host(name, name in self._nodes)
         if self._ruled:  # every device may have other taints
             self._pools = PoolSet(self._slices.values(), [self._rules[name] for name in sorted(self._rules)])
             self._ruled, self._changed, everywhere = False, {}, True
@@ -457,74 +340,23 @@ class DeviceIndex:
             everywhere |= nodes is None
             look |= nodes or set()
         self._moved, self._changed = set(), {}
-        looked: Collection[int] = range(len(self.names)) if everywhere else set(self._rows(look))
+        looked: Collection[int] = range(len(self.names)) if everywhere else set(self._columns.rows(look, self._nodes))
         for row in looked:
-            self._look(row, self._pools.at(self._nodes[self.names[row]], self.features))
-            self._count(row)
+            site = self._pools.at(self._nodes[self.names[row]], self.features)
+            self._columns.look(row, site, self._pools.contents)
+            self._columns.recount(row, self.held)
         if self._touched:
-            for row in {*self._reaching(self._touched), *self._rows(self._rehung)} if len(looked) < len(self.names) else ():
-                if row not in looked:
-                    self._count(row)
+            if len(looked) < len(self.names):
+                for row in {*self._reaching(self._touched), *self._columns.rows(self._rehung, self._nodes)}.difference(looked):
+                    self._columns.recount(row, self.held)
             self._touched, self._rehung = set(), set()
-
-    def _rows(self, names: Iterable[str]) -> list[int]:
-        """Of the hosts of these names, where they are known."""
-        return sorted(bisect.bisect_left(self.names, name) for name in names if name in self._nodes)
 
     def _reaching(self, pools: set[tuple[str, str]]) -> list[int]:
         """The hosts that may reach one of these pools."""
         nodes = [self._pools.nodes(pool) for pool in pools]
         if None in nodes:
-            return [row for row, site in enumerate(self._sites) if any(pool.id in pools for pool in site.pools)]
-        return self._rows(set[str]().union(*(each for each in nodes if each is not None)))
-
-    def _move(self, name: str) -> None:
-        """A host may have come or gone: one row more or less."""
-        row = bisect.bisect_left(self.names, name)
-        there = row < len(self.names) and self.names[row] == name
-        columns: list[list[Any]] = [self._free, self._bare, *(each.masks for each in self._masks.values())]
-        if there and name not in self._nodes:
-            self._look(row, NOWHERE)
-            columns += [self.names, self._sites, *self._groups.values()]
-            for column in columns:
-                del column[row]
-        elif not there and name in self._nodes:
-            self.names.insert(row, name)
-            self._sites.insert(row, NOWHERE)
-            for column in columns:
-                column.insert(row, 0)
-            for groups in self._groups.values():
-                groups.insert(row, ())
-
-    def _look(self, row: int, site: NodeDevices) -> None:
-        """A host's devices may be others now."""
-        old = self._sites[row]
-        if site is old:
-            return
-        self._sites[row] = site
-        self._coarse += _is_coarse(site) - _is_coarse(old)
-        self._shared += bool(site.shared) - bool(old.shared)
-        for selectors in list(self._masks):
-            try:
-                costly = self._pools.contents.question(selectors).spent > selector_cache.COSTLY
-                now = None if costly else site.fits(selectors)
-            except Unsatisfiable:
-                now = None
-            if now is None:
-                del self._masks[selectors]  # asked of all devices again when a claim needs it
-            else:
-                self._masks[selectors].put(row, now, old.fits(selectors))
-        for attribute, groups in self._groups.items():
-            groups[row] = self._by_value(site, attribute)
-
-    def _count(self, row: int) -> None:
-        site = self._sites[row]
-        bare = site.everything & ~self.held.blocked(site)
-        free = bare
-        for place in site.tainted if self.features.device_taints else ():
-            if untolerated_taint(site.devices[place].taints, ()) is not None:
-                free &= ~(1 << place)
-        self._bare[row], self._free[row] = bare, free
+            return [row for row, site in enumerate(self._columns.sites) if any(pool.id in pools for pool in site.pools)]
+        return self._columns.rows(set[str]().union(*(each for each in nodes if each is not None)), self._nodes)
 
     # -- what a booking needs to know
 
@@ -576,26 +408,6 @@ class DeviceIndex:
                 for use in (found.uses if found is not None else ())}
 
 
-class _Matching:
-    """What selectors match: a mask for each host, and how many hosts have devices of which they cannot tell."""
-
-    __slots__ = ("masks", "wrong")
-
-    def __init__(self, masks: list[int], wrong: int) -> None:
-        self.masks, self.wrong = masks, wrong
-
-    def put(self, row: int, now: SelectorMatch, before: SelectorMatch) -> None:
-        self.masks[row] = now.mask
-        self.wrong += bool(now.wrong) - bool(before.wrong)
-
-
-NOWHERE = NodeDevices([], "", {}, frozenset(), SelectorCache())  # a host of which nothing is known yet
-
-
-def _is_coarse(site: NodeDevices) -> bool:
-    return bool(site.counted or site.shared or site.invalid or site.incomplete or site.twins)
-
-
 def _put(table: dict[_Name, Any], name: _Name, obj: Any | None) -> None:
     if obj is None:
         table.pop(name, None)
@@ -624,11 +436,3 @@ def _pools_of(page: Page) -> set[tuple[str, str]]:
 
 def _labels(node: Object) -> Any:
     return node["metadata"].get("labels"), (node.get("status") or {}).get("declaredFeatures")
-
-
-def _match(groups: Groups, mask: int, wanted: int) -> bool:
-    return any((mask & group).bit_count() >= wanted for group in groups)
-
-
-def _distinct(groups: Groups, mask: int, wanted: int) -> bool:
-    return sum(1 for group in groups if mask & group) >= wanted
