@@ -66,6 +66,21 @@ async def test_ids_are_in_the_annotation_where_the_server_drops_the_field() -> N
         assert rejected["status"]["reason"] == "UnexpectedAdmissionError"
 
 
+async def test_a_plugin_that_registers_again_is_called_and_not_the_process_before_it() -> None:
+    """That has a connection still: it is about to end, or hangs."""
+    async with world() as (made, steps):
+        before, keys = made.plugins["gpu"], {"resource": GPU, "devices": {"g0": [], "g1": [], "g2": []}}
+        after = made.plugins["gpu"] = PlayedPlugin("gpu", keys, made.first.folder, steps.seen)
+        await after.listen()
+        try:
+            assert await made.wait_for(asyncio.create_task(after.register())) is None
+            await made.settle()
+            node = await made.must("GET", "/api/v1/nodes/n1")
+            assert node["status"]["allocatable"][GPU] == "3"
+        finally:
+            await before.stop()
+
+
 async def test_ids_of_a_resource_that_a_pod_has_by_a_claim_stay_beside_those_of_plugins() -> None:
     async with world() as (made, steps):
         await steps.run({"op": "stop_agent"})

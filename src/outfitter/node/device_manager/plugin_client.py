@@ -16,6 +16,7 @@ from outfitter.node.device_manager import allocate_response
 from outfitter.node.device_manager.plugin_device_list import MOST_DEVICES
 from outfitter.node.device_manager.plugin_resource import HEALTHY, ContainerAllocation, PluginDevice, PluginOptions
 from outfitter.node.kubelet.proto import device_plugin_v1beta1_pb2 as pb
+from outfitter.node.kubelet.unix_channel import unix_channel
 
 SERVICE = "v1beta1.DevicePlugin"
 LARGEST = 16 << 20  # bytes of a message: more devices than are used (`plugin_device_list.MOST_DEVICES`)
@@ -27,8 +28,7 @@ GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 class PluginClient:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=[
-            ("grpc.enable_retries", 0), ("grpc.max_receive_message_length", LARGEST)])
+        self._channel = unix_channel(socket, largest=LARGEST)
 
     async def connect(self) -> None:
         """A call connects: whether the plugin answers is seen by the first one."""

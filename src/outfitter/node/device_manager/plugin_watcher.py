@@ -20,6 +20,7 @@ import grpc.aio
 from outfitter.errors import NotReady, OutfitterError
 from outfitter.node.device_manager.plugin_resource import SocketId, socket_id
 from outfitter.node.kubelet.proto import plugin_registration_v1_pb2 as pb
+from outfitter.node.kubelet.unix_channel import unix_channel
 from outfitter.store.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class PluginWatcher:
 
     async def _register_once(self, key: SocketKey) -> None:
         socket, _ = key
-        async with grpc.aio.insecure_channel(f"unix:{socket}", options=[("grpc.enable_retries", 0)]) as channel:
+        async with unix_channel(socket) as channel:
             answer = await _call(channel, "GetInfo", pb.InfoRequest(), pb.PluginInfo, GET_INFO)
             if answer is None:  # what gRPC returns for it
                 raise NotReady("GetInfo: the answer is not a message of this API")

@@ -24,6 +24,7 @@ from outfitter.node.device_plugin.plugin_resources import DeviceSelector
 from outfitter.node.device_plugin.plugin_service import DevicePluginService
 from outfitter.node.device_plugin.pod_allocations import PodAllocations, PodList
 from outfitter.node.kubelet.proto import device_plugin_v1beta1_pb2 as pb
+from outfitter.node.kubelet.unix_channel import unix_channel
 from outfitter.node.kubelet.unix_server import UnixServer
 from outfitter.node.readers import pod_resources_client
 from outfitter.store.clock import Clock
@@ -123,7 +124,7 @@ class DevicePluginSockets:
 
     async def _register(self, resource: str, endpoint: str) -> None:
         """NotReady: the kubelet refuses, or does not answer."""
-        async with grpc.aio.insecure_channel(f"unix:{self._folder / SOCKET}", options=[("grpc.enable_retries", 0)]) as channel:
+        async with unix_channel(self._folder / SOCKET) as channel:
             call: Any = channel.unary_unary(f"/{SERVICE}/Register", request_serializer=pb.RegisterRequest.SerializeToString,
                                             response_deserializer=pb.Empty.FromString)
             options = pb.DevicePluginOptions(get_preferred_allocation_available=True)

@@ -17,6 +17,7 @@ from outfitter.node.dra_manager.device_health import MOST_DEVICES
 from outfitter.node.dra_manager.dra_driver import ClaimAnswer, DeviceHealth, DriverServices, ReportedHealth
 from outfitter.node.kubelet.claim_reference import ClaimReference
 from outfitter.node.kubelet.proto import dra_health_v1_pb2, dra_health_v1alpha1_pb2, dra_v1_pb2, dra_v1beta1_pb2
+from outfitter.node.kubelet.unix_channel import unix_channel
 
 CALL = 45.0  # seconds for a driver's answer, as the kubelet's
 HEALTH_TIMEOUT = 30.0  # seconds, where a driver does not say
@@ -34,8 +35,7 @@ class DriverClient:
     def __init__(self, socket: Path, services: DriverServices, *, seconds: float = CALL) -> None:
         """`seconds`: for an answer."""
         self._services, self._pb, self._seconds = services, _MESSAGES[services.plugin], seconds
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=[
-            ("grpc.enable_retries", 0), ("grpc.max_receive_message_length", LARGEST)])
+        self._channel = unix_channel(socket, largest=LARGEST)
 
     async def prepare(self, claims: Sequence[ClaimReference]) -> Mapping[str, ClaimAnswer]:
         answer = await self._call("NodePrepareResources", self._pb.NodePrepareResourcesRequest(claims=self._claims(claims)),
