@@ -31,7 +31,8 @@ from outfitter.scheduling.dra.claim_request import compile_claim
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.dra.node_devices import PoolSet
 from outfitter.scheduling.filter.node_usage import NodeUsage
-from outfitter.scheduling.scheduler import Placement, place
+from outfitter.scheduling.placement import Placement
+from outfitter.scheduling.scheduler import place
 from outfitter.scheduling.snapshot import SchedulingSnapshot
 
 Object = Mapping[str, Any]

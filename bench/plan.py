@@ -17,7 +17,7 @@ from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.ledger_page.page import Booking, Holder, Page
 from outfitter.controllers.migrations import migration_plan
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 
 HOSTS, VMS, DEVICES = 500, 1000, 4
 DRIVER, SINCE = "pci.outfitter.dev", "2026-01-01T00:00:00Z"

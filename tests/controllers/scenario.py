@@ -29,7 +29,7 @@ from outfitter.ledger import book
 from outfitter.node.agent_host import AgentHost
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.nova import flavor_claim
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.id_generator import IdGenerator

@@ -20,7 +20,7 @@ from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 from tests.controllers.numa_hosts import scene
 from tests.controllers.scenario import Scene, addresses
 from tests.rejected import Code

@@ -27,7 +27,7 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.pods.pod_preparation import PREPARE_PATIENCE
 from outfitter.scheduling.explain import vm as explain
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory

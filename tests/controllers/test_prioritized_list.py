@@ -5,7 +5,7 @@ from __future__ import annotations
 from outfitter.api import kinds
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
-from outfitter.scheduling.scheduler import Placement
+from outfitter.scheduling.placement import Placement
 from tests.controllers.numa_hosts import flavor, scene
 from tests.controllers.scenario import Scene, addresses, device
 

@@ -18,7 +18,7 @@ from outfitter.ledger import book
 from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain import vm
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 from outfitter.store.base import Create
 from tests.controllers import scenario as scenes
 from tests.controllers.pool_devices import BINDING, FABRIC, GPU, PAGE, held, mapped, pod, publish, rule_of, settled, why

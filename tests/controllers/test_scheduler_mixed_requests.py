@@ -28,7 +28,7 @@ from outfitter.scheduling.dra import binding_conditions, extended_resources
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.filter import node_fit, node_usage
 from outfitter.scheduling.nova.flavor_claim import AliasSet
-from outfitter.scheduling.scheduler import Placement
+from outfitter.scheduling.placement import Placement
 from outfitter.store.clock import ManualClock
 from tests.controllers import invariants, replicas
 from tests.controllers.invariants import Books, results

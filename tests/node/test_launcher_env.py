@@ -22,7 +22,7 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
 from outfitter.node.devices.metadata import PreparedDevice
 from outfitter.node.launcher_env import launcher_devices
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, addresses, device, logged

@@ -19,6 +19,7 @@ from outfitter.node.slice_publisher import HostPublication, SlicePublisher
 from outfitter.scheduling import scheduler
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage
+from outfitter.scheduling.placement import Waiting
 from outfitter.scheduling.snapshot import SchedulingSnapshot
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
@@ -231,7 +232,7 @@ async def blocked(bench: Bench, name: str = "a") -> dict[str, bool]:
         found = scheduler.place(SchedulingSnapshot(
             devices=index, usage=NodeUsage(), claim=lambda namespace, name, claim=claim: claim,  # type: ignore[misc]
             device_class={"any": {"metadata": {"name": "any"}}}.get), pod)
-        out[device] = isinstance(found, scheduler.Waiting)
+        out[device] = isinstance(found, Waiting)
     return out
 
 

@@ -11,7 +11,8 @@ from outfitter.api.ledger_page.page import Booking, Holder, Page, State
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage
-from outfitter.scheduling.scheduler import Placement, Waiting, place
+from outfitter.scheduling.placement import Placement, Waiting
+from outfitter.scheduling.scheduler import place
 from outfitter.scheduling.snapshot import SchedulingSnapshot
 from tests.rejected import Code, no
 

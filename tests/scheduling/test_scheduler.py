@@ -15,8 +15,8 @@ from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping
+from outfitter.scheduling.placement import Placement, Waiting, results
 from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
-from outfitter.scheduling.scheduler import Placement, Waiting, results
 from tests.rejected import Code, no
 from tests.scheduling.builders import (
     CARD,

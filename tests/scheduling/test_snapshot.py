@@ -13,7 +13,8 @@ from outfitter.api.kinds import Object
 from outfitter.api.ledger_page.page import Holder, OutOfServiceRecord, Page
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.scheduler import Placement, place
+from outfitter.scheduling.placement import Placement
+from outfitter.scheduling.scheduler import place
 from outfitter.scheduling.snapshot import SchedulingSnapshot
 from tests.scheduling.builders import DRIVER, PF, SINCE, VF, ask, claim, counted, dev, node, page, part, pod, snapshot, taking
 

@@ -35,7 +35,7 @@ from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.flavor_claim import AliasSet
-from outfitter.scheduling.scheduler import Placement, results
+from outfitter.scheduling.placement import Placement, results
 from outfitter.store.clock import rfc3339
 from outfitter.store.id_generator import IdGenerator
 

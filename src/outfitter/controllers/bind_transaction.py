@@ -29,7 +29,7 @@ from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.dra.slices import PublishedDevice
 from outfitter.scheduling.filter.node_usage import nominated
 from outfitter.scheduling.nova import flavor_claim
-from outfitter.scheduling.scheduler import Placement, results
+from outfitter.scheduling.placement import Placement, results
 from outfitter.store.base import Check, Create, Delete, Replace, Store, Write
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.informer import key_of

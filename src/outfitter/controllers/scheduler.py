@@ -29,8 +29,9 @@ from outfitter.scheduling import pod_group
 from outfitter.scheduling.dra import binding_conditions
 from outfitter.scheduling.explain import summary
 from outfitter.scheduling.filter.node_usage import nominated
+from outfitter.scheduling.placement import Placement, Waiting
 from outfitter.scheduling.pod_group import PodGroup
-from outfitter.scheduling.scheduler import Placement, Waiting, driven_out, place
+from outfitter.scheduling.scheduler import driven_out, place
 from outfitter.store.informer import key_of
 
 log = logging.getLogger(__name__)

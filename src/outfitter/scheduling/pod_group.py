@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outfitter.api.rejection import Rejection, RejectionCode
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 
 NAME, MIN_AVAILABLE = "pod-group.scheduling.sigs.k8s.io/name", "pod-group.scheduling.sigs.k8s.io/min-available"
 

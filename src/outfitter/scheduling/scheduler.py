@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outfitter.api import allocation
-from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, pod_claims, vm
-from outfitter.api.rejection import TAKEN, UNLIKE, Rejection, RejectionCode, of_error
+from outfitter.api.kubevirt import device_refs, pod_claims
+from outfitter.api.rejection import Rejection, RejectionCode, of_error
 from outfitter.errors import Invalid, Unreadable, Unsatisfiable
+from outfitter.scheduling.claim_users import of_another, other_users
 from outfitter.scheduling.dra import (
     allocator,
     assigned_devices,
@@ -35,6 +35,7 @@ from outfitter.scheduling.filter.taints import untolerated_taint
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.extra_specs import FlavorRequest
 from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet, has_incomplete_traits
+from outfitter.scheduling.placement import HostRejection, Placement, Waiting, results
 from outfitter.scheduling.plugins import NO_PLUGINS, GivenDevice, SchedulerPlugins
 from outfitter.scheduling.score import STEP, HostCandidate, Spot, rank, spot
 from outfitter.scheduling.snapshot import SchedulingSnapshot
@@ -42,88 +43,9 @@ from outfitter.scheduling.snapshot import SchedulingSnapshot
 NAMED_HOSTS = 3  # hosts whose reasons are in the one sentence
 LOOKED_AT = 8  # hosts that can take a pod and are compared
 MOST_LOOKED_AT = 100  # the same, while a better alternative of firstAvailable may be on another host
-NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because the claim of that name has another owner
 NOWHERE: Mapping[str, Rejection] = {}
-HOLDS = (RejectionCode.HELD, RejectionCode.HARDWARE_HELD)
-COUNTS_FREE = frozenset({RejectionCode.TOO_FEW_FREE, RejectionCode.TOO_FEW_TOGETHER})  # they count devices that match
 SAME_VM = Rejection.of(RejectionCode.HELD, same="the flavor")  # a device that the same VM gets by its flavor
 FEWEST = "of those that can take it, it has the fewest free devices"  # why a VM with a flavor goes to a host
-
-
-@dataclass(frozen=True)
-class HostRejection:
-    """Why a host cannot take a pod, and, made when it is read, what is wrong with each of its devices."""
-
-    rejections: tuple[Rejection, ...]
-    far: tuple[int, ...] = (0,)  # how far the host is from taking it: the smaller, the nearer
-    seek: Callable[[], object] | None = field(default=None, repr=False, compare=False)  # None: it was not for its devices
-
-    @functools.cached_property
-    def found(self) -> allocator.AllocationRejection | Unmet | None:
-        """The search that failed; made when it is read."""
-        found = self.seek() if self.seek is not None else None
-        return found if isinstance(found, allocator.AllocationRejection | Unmet) else None
-
-    @property
-    def obstacles(self) -> tuple[Rejection, ...]:
-        """What is wrong with each device: held ones first, those last that are not what is asked for."""
-        there = self.found.obstacles if self.found is not None else ()
-        return tuple(sorted(there, key=lambda one: (
-            one.device is not None, one.code in UNLIKE, one.code not in HOLDS, -one.detail.get("passed", 0))))
-
-    @property
-    def blocking(self) -> tuple[Rejection, ...]:
-        """The same of those devices alone that are what is asked for, and of the host."""
-        return self.found.blocking if self.found is not None else ()
-
-    @property
-    def taken(self) -> tuple[Rejection, ...]:
-        """The devices that are what is asked for, and that are held or out of service."""
-        return tuple(one for one in self.blocking if one.code in TAKEN)
-
-    @property
-    def not_free(self) -> tuple[Rejection, ...]:
-        """Why devices that are what is asked for are not free: held or out of service first; where free devices were counted
-        also tainted, without capacity and so on."""
-        counted = any(one.code in COUNTS_FREE for one in self.rejections)
-        there = [one for one in self.blocking if one.device is not None and (counted or one.code in TAKEN)]
-        return tuple(sorted(there, key=lambda one: one.code not in TAKEN))
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """No host was chosen. Without `hosts` it is for the pod or its claims, whatever hosts there are."""
-
-    rejections: tuple[Rejection, ...] = ()  # of the pod, its claims and its pre-assigned devices
-    hosts: tuple[tuple[str, HostRejection], ...] = ()  # those that were asked why, or all of them
-    total: int = 0  # hosts that there are
-    named: tuple[str, ...] = ()  # hosts that a summary names
-    unlike: int = 0  # hosts that have no devices of the kind, where a summary counts them apart
-    skipped: tuple[Rejection, ...] = ()  # slices, nodes, pages and taint rules that cannot be read: it may wait for them
-
-    @property
-    def codes(self) -> tuple[RejectionCode, ...]:
-        """Each code once: of the pod, then of the nearest hosts first."""
-        ordered = sorted(self.hosts, key=lambda one: one[1].far)
-        return tuple(dict.fromkeys(one.code for one in (
-            *self.rejections, *(each for _, host in ordered for each in host.rejections), *self.skipped)))
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a pod goes and what its claims get there."""
-
-    host: str
-    # Claim -> its v1 AllocationResult. The last one may be a claim that is still to be made, for extended resources.
-    claims: tuple[tuple[Object, Mapping[str, Any]], ...]
-    why: str = ""  # it was this host, for people
-    mappings: tuple[Mapping[str, str], ...] = ()  # which container gets extended resources by which request
-
-
-def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]]:
-    """The devices of an allocation."""
-    found = (given.get("devices") or {}).get("results") or ()
-    return [(DeviceId(one["driver"], one["pool"], one["device"]), one) for one in found]
 
 
 def place(
@@ -168,7 +90,7 @@ def _place(
         if given:
             there = _reached(given, index)
             fixed = there if fixed is None else fixed & there
-            if users := _strangers(claim, pod):
+            if users := other_users(claim, pod):
                 return Waiting((Rejection.of(RejectionCode.CLAIM_IN_USE, claim=claim_name, pods=tuple(users)),))
             if out := driven_out(snapshot, given):
                 return Waiting((out.with_detail(claim=claim_name),))
@@ -501,22 +423,6 @@ class _Placer:
 def _far(unmatched: int, unfree: int) -> tuple[int, ...]:
     """A host is nearer if it has the devices and others have them, than if it never had them."""
     return (2, unmatched, unfree) if unmatched else (1, unfree)
-
-
-def _strangers(claim: Object, pod: Object) -> list[str]:
-    """The pods that use a claim besides this one: a VM's devices are not shared."""
-    return [user["name"] for user in claim["status"].get("reservedFor") or ()
-            if user.get("resource", "pods") == "pods" and user.get("uid") != pod["metadata"].get("uid")]
-
-
-def of_another(claim: Object, pod: Object) -> Rejection | None:
-    """That a claim with the name of one that is created for a pod was not created for it; None: it was."""
-    meta = claim["metadata"]
-    mine = vm.owner(claim, "Pod")
-    if mine is not None and mine.get("uid") == pod["metadata"].get("uid"):
-        return None
-    owners = tuple(f"{one['kind']} {one['name']}" for one in meta.get("ownerReferences") or ())
-    return Rejection.of(RejectionCode.CLAIM_NAME_TAKEN, claim=meta["name"], owners=owners, pod=pod["metadata"]["name"])
 
 
 def _by_template(pod: Object, name: str) -> bool:

@@ -13,7 +13,7 @@ from outfitter.api.rejection import RejectionCode
 from outfitter.errors import Invalid
 from outfitter.ledger import book, out_of_service
 from outfitter.scheduling.explain import pod as explain_pod
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 from tests.controllers import scenario as scenes
 from tests.controllers.pool_devices import BINDING, FABRIC, held, pod, publish, report, rule_of, settled
 from tests.controllers.scenario import Scene

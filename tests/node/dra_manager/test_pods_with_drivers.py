@@ -18,7 +18,7 @@ from outfitter.api.rejection import RejectionCode
 from outfitter.inventory.config import Config, HostSettings, UnhealthyDevice
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.dra_manager.driver_controller import TAINT
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 from outfitter.store.clock import ManualClock
 from tests.controllers import scenario
 from tests.controllers.scenario import hosts_text

@@ -8,7 +8,7 @@ from outfitter.api.rejection import Rejection
 from outfitter.api.rejection_text import Wording
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.scheduler import HostRejection, Waiting
+from outfitter.scheduling.placement import HostRejection, Waiting
 from tests import golden
 from tests.rejected import Code, no
 from tests.scheduling.builders import PF, VF, claim, dev, held, no_match, no_vf, node, page, part, placed, pod, too_few

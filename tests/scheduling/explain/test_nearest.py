@@ -9,7 +9,7 @@ from outfitter.api import kinds
 from outfitter.api.rejection_text import request_name
 from outfitter.scheduling.explain import grouping, vm
 from outfitter.scheduling.explain.explanation import Explanation
-from outfitter.scheduling.scheduler import HostRejection
+from outfitter.scheduling.placement import HostRejection
 from tests.controllers.numa_hosts import CONFIG, HOSTS, flavor, machine, scene
 from tests.controllers.scenario import Scene
 from tests.rejected import Code, no

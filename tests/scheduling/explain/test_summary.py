@@ -9,7 +9,7 @@ from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping, summary
-from outfitter.scheduling.scheduler import HostRejection, Waiting
+from outfitter.scheduling.placement import HostRejection, Waiting
 from tests import golden
 from tests.rejected import Code, no
 from tests.scheduling.builders import DRIVER, NODES, VF, A, B, ask, claim, dev, node, page, part, placed, pod, too_few

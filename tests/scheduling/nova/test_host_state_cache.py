@@ -23,7 +23,8 @@ from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.nova.host_state import HostState, PciAllocation
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.nova.numa_topology import NumaCell
-from outfitter.scheduling.scheduler import Placement, place, results
+from outfitter.scheduling.placement import Placement, results
+from outfitter.scheduling.scheduler import place
 from outfitter.scheduling.snapshot import SchedulingSnapshot
 from tests.cases import nova_cloud
 

@@ -12,7 +12,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.ledger_page.page import Booking, Holder, OutOfServiceRecord, OutOfServiceState, Page
 from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, results
+from outfitter.scheduling.placement import HostRejection, Placement, Waiting, results
 from tests.rejected import Code, no
 from tests.scheduling.builders import (
     CARD,

@@ -13,7 +13,7 @@ from outfitter.api.rejection import Rejection
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, Unreadable
-from outfitter.scheduling.scheduler import NOT_MADE, of_another
+from outfitter.scheduling.claim_users import NOT_MADE, of_another
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 

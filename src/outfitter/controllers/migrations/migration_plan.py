@@ -22,7 +22,7 @@ from outfitter.scheduling.device_migration import DeviceMigration, SourceView
 from outfitter.scheduling.device_twins import PublishedTwins
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.summary import summary
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 
 JOB: Object = {"metadata": {"name": "planned", "uid": "00000000-0000-0000-0000-000000000000"}, "spec": {}}
 

@@ -24,8 +24,9 @@ from outfitter.scheduling.dra.published_device import published_device
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
+from outfitter.scheduling.placement import Placement, Waiting
 from outfitter.scheduling.plugins import NO_PLUGINS, SchedulerPlugins
-from outfitter.scheduling.scheduler import Placement, Waiting, place
+from outfitter.scheduling.scheduler import place
 from outfitter.scheduling.score import Policy
 from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 

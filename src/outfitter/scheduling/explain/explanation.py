@@ -10,7 +10,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import EXACT, Wording, to_object
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.scheduler import Waiting
+from outfitter.scheduling.placement import Waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from outfitter.api.natural_order import natural
 from outfitter.api.rejection import UNLIKE, Rejection, RejectionCode
 from outfitter.api.rejection_text import EXACT, Wording, render_all, request_name, sentence
-from outfitter.scheduling.scheduler import HostRejection
+from outfitter.scheduling.placement import HostRejection
 
 NAMED = 3  # hosts or devices that are named of many
 SHORT = 4  # lines of the short answer

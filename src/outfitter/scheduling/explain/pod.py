@@ -15,6 +15,7 @@ from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import Wording, render, render_all
 from outfitter.scheduling import pod_group
+from outfitter.scheduling.claim_users import NOT_MADE
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
 from outfitter.scheduling.explain import grouping, suggestions
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
@@ -29,7 +30,7 @@ from outfitter.scheduling.explain.object_state import (
 )
 from outfitter.scheduling.explain.summary import skipped, summary
 from outfitter.scheduling.filter.node_usage import nominated
-from outfitter.scheduling.scheduler import NOT_MADE, Placement, Waiting
+from outfitter.scheduling.placement import Placement, Waiting
 from outfitter.scheduling.snapshot import Claims
 
 

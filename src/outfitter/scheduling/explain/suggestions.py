@@ -18,7 +18,8 @@ from outfitter.api.rejection_text import Wording, holder_name, render
 from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
-from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, place
+from outfitter.scheduling.placement import HostRejection, Placement, Waiting
+from outfitter.scheduling.scheduler import place
 from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 
 HOSTS = 5  # the nearest, that are tried

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text import EXACT, render, render_all
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.scheduler import COUNTS_FREE, HostRejection, Waiting
+from outfitter.scheduling.placement import COUNTS_FREE, HostRejection, Waiting
 
 LONGEST = 1000  # letters: it is written into conditions and events
 SKIPPED = 3  # unreadable objects that are named
