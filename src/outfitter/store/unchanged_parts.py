@@ -1,5 +1,6 @@
 """What two versions of an object have in common is kept once: it needs no further memory, was checked before, and is compared
-by identity. Used where readers keep objects, which they do not change: `informer` and `watch_cache`."""
+by identity. Used where readers keep objects, which they do not change (`informer`, `watch_cache`), and where such an object is
+replaced (`transaction`)."""
 
 from __future__ import annotations
 
