@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 import outfitter
 from outfitter.cli import version
 from outfitter.store import rest_client
-from tests.e2e.process import EXAMPLE, Typed, typed
+from tests.e2e.process import EXAMPLE, OUTFIT, PATIENCE, Typed, environment, typed
 
 INSTANCE = """
 apiVersion: kubevirt.io/v1
@@ -107,6 +109,25 @@ def test_mistake_is_reported(name: str, tmp_path: Path) -> None:
         assert part.format(tmp=tmp_path) in done.err
     if name != "no kubeconfig":
         assert "no kubeconfig" not in done.err
+
+
+@pytest.mark.parametrize("action", ["--apply", "--remove"])
+def test_ctrl_c_while_a_cluster_is_changed_says_how_to_go_on(tmp_path: Path, action: str) -> None:
+    config = tmp_path / "config"
+    with socket.create_server(("127.0.0.1", 0)) as server:  # that never answers
+        server.settimeout(PATIENCE)
+        config.write_text(f"""{{
+            clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{server.getsockname()[1]}"}}}}],
+            contexts: [{{name: c, context: {{cluster: c}}}}], current-context: c}}""")
+        with subprocess.Popen([OUTFIT, "install", action, "--kubeconfig", config], env=environment(tmp_path), text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as command:
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(1)
+                command.send_signal(signal.SIGINT)
+                out, err = command.communicate(timeout=PATIENCE)
+    assert (command.returncode, out) == (130, "")
+    assert err.strip() == "interrupted: some steps may be done; the same command goes on from there"
 
 
 FILES: dict[str, tuple[str, list[str]]] = {

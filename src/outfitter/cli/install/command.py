@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +63,20 @@ def install(context: click.Context, /, *, config: Path | None, force: bool, time
         return
     from outfitter.cli import client  # noqa: PLC0415
 
-    if action == "apply":
-        client.run(context, lambda connected: actions.apply(connected, options, timeout=timeout))
-    elif action == "diff":
+    if action == "diff":
         client.run(context, lambda connected: actions.diff(connected, options))
-    else:
-        client.run(context, lambda connected: actions.remove(connected, timeout=timeout, force=force))
+        return
+    with _may_be_repeated():
+        if action == "apply":
+            client.run(context, lambda connected: actions.apply(connected, options, timeout=timeout))
+        else:
+            client.run(context, lambda connected: actions.remove(connected, timeout=timeout, force=force))
+
+
+@contextlib.contextmanager
+def _may_be_repeated() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("interrupted: some steps may be done; the same command goes on from there", err=True)
+        raise
