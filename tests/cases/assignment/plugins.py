@@ -19,6 +19,7 @@ from outfitter.node.kubelet.proto import plugin_registration_v1_pb2 as registrat
 
 T = TypeVar("T")
 WAIT = 120.0  # seconds of real time for anything
+DIALLED = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]  # each channel dials, as other processes do
 
 
 class Wire:
@@ -209,7 +210,7 @@ class PlayedPlugin:
 async def register(folder: Path, version: str, resource: str, endpoint: str) -> str | None:
     """One Register call. The error; None: registered."""
     path = folder / "device-plugins" / "kubelet.sock"
-    async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.enable_retries", 0)]) as channel:
+    async with grpc.aio.insecure_channel(f"unix:{path}", options=DIALLED) as channel:
         call: Any = channel.unary_unary("/v1beta1.Registration/Register", request_serializer=_text,
                                         response_deserializer=pb.Empty.FromString)
         try:

@@ -32,6 +32,7 @@ OURS = {"pluginregistration-v1": plugin_registration_v1_pb2, "dra-v1": dra_v1_pb
         "pods-v1alpha1": pods_v1alpha1_pb2}
 HEALTH = ["v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
 TIMEOUT = 45.0  # seconds, as the kubelet's
+DIALLED = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]  # each channel dials, as other processes do
 
 
 def our_definitions() -> list[bytes]:
@@ -65,7 +66,7 @@ class KubeletClient:
                    timeout: float = TIMEOUT) -> Any:
         asked, answer = self.messages(service, method)
         request = asked(**fields)
-        async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.enable_retries", 0)]) as channel:
+        async with grpc.aio.insecure_channel(f"unix:{path}", options=DIALLED) as channel:
             call: Any = channel.unary_unary(f"/{service}/{method}", request_serializer=lambda it: it.SerializeToString(),
                                             response_deserializer=answer.FromString)
             return await call(request, timeout=timeout)
@@ -74,7 +75,7 @@ class KubeletClient:
     async def stream(self, path: Path | str, service: str, method: str) -> AsyncIterator[AsyncIterator[Any]]:
         """The messages of a stream."""
         request, answer = self.messages(service, method)
-        async with grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.enable_retries", 0)]) as channel:
+        async with grpc.aio.insecure_channel(f"unix:{path}", options=DIALLED) as channel:
             call: Any = channel.unary_stream(f"/{service}/{method}", request_serializer=lambda it: it.SerializeToString(),
                                              response_deserializer=answer.FromString)
             stream = call(request())
