@@ -90,6 +90,9 @@ EXAMPLES: dict[str, Rejection] = {
     "a taint of a node": of(Code.NODE_TAINTED, taint="gpu=only:NoSchedule"),
     "a label with another value": of(Code.NODE_SELECTOR, label="zone", wanted="east", has="west"),
     "no such label": of(Code.NODE_SELECTOR, label="zone", wanted="east", has=None),
+    "the name of another host": of(Code.NODE_SELECTOR, label="kubernetes.io/hostname", wanted="oak", has="elm"),
+    "not this host": of(Code.NODE_AFFINITY, terms=(
+        {"key": "metadata.name", "operator": "NotIn", "values": ("elm",), "has": "elm"},)),
     "affinity": of(
         Code.NODE_AFFINITY,
         terms=(

@@ -9,6 +9,7 @@ from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.api.rejection_text.rendering import NAMED, Sentence, Wording, amount_text, held_text, message, plain
 
 _Code = RejectionCode
+HOST_NAMES = ("kubernetes.io/hostname", "metadata.name")
 
 
 def _node_not_ready(rejection: Rejection, wording: Wording) -> str:
@@ -20,8 +21,8 @@ def _node_pressure(rejection: Rejection, wording: Wording) -> str:
 
 
 def _node_selector(rejection: Rejection, wording: Wording) -> str:
-    has = rejection.detail.get("has")
-    return f"nodeSelector wants {rejection['label']}={rejection['wanted']}; it has {'no such label' if has is None else has}"
+    label = rejection["label"]
+    return f"nodeSelector wants {label}={rejection['wanted']}{_it_has(label, rejection.detail.get('has'))}"
 
 
 def _node_affinity(rejection: Rejection, wording: Wording) -> str:
@@ -37,7 +38,7 @@ def _node_affinity(rejection: Rejection, wording: Wording) -> str:
 def _affinity_term(term: Mapping[str, Any]) -> str:
     if not term:
         return "nothing, which no node has (an empty term)"
-    name, values, has = term["key"], ", ".join(term["values"]), term.get("has")
+    name, values = term["key"], ", ".join(term["values"])
     match term["operator"]:
         case "Exists":
             wanted = f"{name} to be there"
@@ -49,7 +50,14 @@ def _affinity_term(term: Mapping[str, Any]) -> str:
             wanted = f"{name} not in ({values})"
         case operator:
             wanted = f"{name} {'>' if operator == 'Gt' else '<'} {values}"
-    return f"{wanted}; it has {'no such label' if has is None else has}"
+    return f"{wanted}{_it_has(name, term.get('has'))}"
+
+
+def _it_has(key: str, value: str | None) -> str:
+    """Not where the host's name is asked for, with which the sentence begins already."""
+    if value is not None and key in HOST_NAMES:
+        return ""
+    return f"; it has {'no such label' if value is None else value}"
 
 
 def _insufficient(rejection: Rejection, wording: Wording) -> str:
