@@ -155,9 +155,10 @@ class ClaimBookings:
         else:
             await book.set_state(self._store, page.host, uid, "released", known=page)
 
-    async def release_unused(self, host: AgentHost, used: set[tuple[str, str]]) -> None:
-        """Release what is prepared here for claims that are not among `used` (namespace and name)."""
-        pages = [await book.read(self._store, host.name), *map(Page, await self._pools.all())]
+    async def release_unused(self, host: AgentHost, used: set[tuple[str, str]], page: Page) -> None:
+        """Release what is prepared here, by the host's page and those of pools, for claims that are not among `used` (namespace
+        and name)."""
+        pages = [page, *map(Page, await self._pools.all())]
         for booking in [booking for page in pages for booking in page.bookings if booking.node in ("", host.name)]:
             claim = (booking.holder.namespace, booking.holder.name)
             if booking.holder.kind == kinds.RESOURCE_CLAIM.kind and booking.state == "prepared" and claim not in used:

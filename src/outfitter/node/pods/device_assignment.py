@@ -392,10 +392,9 @@ class DeviceAssignment:
             await self._release(host, {pod["metadata"]["uid"]})
             self.save(host)
 
-    async def release_unused(self, host: AgentHost, pods: Sequence[Object]) -> None:
-        """Release what is booked for pods that are not among these."""
+    async def release_unused(self, host: AgentHost, pods: Sequence[Object], page: Page) -> None:
+        """Release what is booked on the host's page for pods that are not among these."""
         alive = {pod["metadata"]["uid"] for pod in pods}
-        page = await book.read(self._store, host.name)
         gone = {booking.holder.uid for booking in page.bookings if booking.holder.kind == kinds.POD.kind} - alive
         if gone:
             await self._release(host, gone)

@@ -14,6 +14,7 @@ from outfitter.api.device import hardware_key
 from outfitter.api.hypervisor import Builder, DeviceBuilder, Domain, NicBuilder
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import attachment_pods, device_status, failed_launches, migration, pod_claims, vm
+from outfitter.api.ledger_page.page import Page
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.ledger import book
@@ -321,24 +322,25 @@ class OwnPods:
             await host.hypervisor.cancel_incoming(uid)
         for uid in sorted((await host.hypervisor.ended()).keys() - alive):
             await host.hypervisor.stop(uid)
-        used = claims_in_use(pods)
-        kept = await self._unplug_held(host, lambda claim: claim not in used)
+        used, page = claims_in_use(pods), await book.read(self._store, host.name)
+        kept = await self._unplug_held(host, lambda claim: claim not in used, page)
         unprepared, again = self._drivers.sweep(host, pods)
-        await self._bookings.release_unused(host, used | kept.keys() | unprepared)
-        await self.assignment.release_unused(host, pods)
+        await self._bookings.release_unused(host, used | kept.keys() | unprepared, page)
+        await self.assignment.release_unused(host, pods, page)
         await self._preparation.unprepare_leftovers(host)
         return min([*kept.values(), *([again] if again is not None else [])], default=None)
 
     async def _unplug_held(
-        self, host: AgentHost, gone: Callable[[tuple[str, str]], bool]
+        self, host: AgentHost, gone: Callable[[tuple[str, str]], bool], known: Page | None = None
     ) -> dict[tuple[str, str], float]:
         """Unplug NICs and devices that belong to a claim that is `gone`, as their attachment pod is. The claims of those that
-        the guest has not released, and when to ask again. The page counts: a new process knows no more."""
+        the guest has not released, and when to ask again. The page counts, as it was just read (`known`) or is read now: a new
+        process knows no more."""
         domains = (await host.hypervisor.domains()).values()
         plugged = [(domain.uid, nic.alias, nic.address) for domain in domains for nic in domain.nics if nic.address]
         plugged += [(domain.uid, device.alias, device.source) for domain in domains for device in domain.host_devices]
         kept: dict[tuple[str, str], float] = {}
-        for booking in (await book.read(self._store, host.name)).bookings if plugged else ():
+        for booking in (known or await book.read(self._store, host.name)).bookings if plugged else ():
             claim = (booking.holder.namespace, booking.holder.name)
             for uid, alias, place in plugged:
                 if gone(claim) and booking.state == "prepared" and hardware_key(place) in booking.hardware and (
