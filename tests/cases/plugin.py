@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
+OWN = Path(__file__).parent / "own"  # the project's own cases, which every test run runs
 DEFAULT = SHARED / "cases"
 NEXT = (SHARED / "cases-next" / "kubevirt", SHARED / "cases-next" / "assignment")  # further cases of the formats of DEFAULT
 FOLDER, NOT_BUILT = "--cases", "--cases-not-built"

@@ -3,14 +3,11 @@ a name may be taken in both places."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.cases import areas
 from tests.cases.case import Case, read_all
-
-OWN = Path(__file__).parent / "own"
+from tests.cases.plugin import OWN
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
