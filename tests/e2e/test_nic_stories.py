@@ -56,6 +56,16 @@ def test_in_place_there_is_no_migration(plumbed: Story) -> None:
     assert (story.host(), story.migrations()) == (story.source, [])
 
 
+def test_nic_without_a_binding_is_a_bridge(embedded: Story) -> None:
+    story = embedded.begin(NEVER)
+    story.patch(nic_changes.plug("lan", "lan"))
+    until(lambda: story.sources("lan") == {"domain", "multus-status"}, "blue has the NIC")
+    assert "bridge" in next(line for line in story.up.ok("vm", "nic", "list", "blue").splitlines() if line.startswith("lan"))
+    story.unplug("lan")
+    until(lambda: "lan" not in story.template_networks(), "it is unplugged as one")
+    story.untouched()
+
+
 def test_dynamic_networks_controller_plugs_without_a_migration(unplumbed: Story) -> None:
     story = unplumbed.begin(NEVER)
     story.plug("lan", bridge={})

@@ -8,13 +8,16 @@ from typing import Any
 
 from outfitter.api.kubevirt import feature_gates, network_info
 from outfitter.api.kubevirt.feature_gates import Gates
-from outfitter.api.validate import devices
+from outfitter.api.validate import devices, names
 from outfitter.errors import Cause
 
 TYPES = ("pod", "multus", "resourceClaim")
 MODELS = ("e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio")
 STATES = ("", "up", "down", "absent")
+MAX_NAME = 63  # characters of an interface's name, ours: it is in aliases of the domain, files and messages
+MAX_ACPI_INDEX = 16 * 1024 - 1  # QEMU's
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+_NOT_UNPLUGGED = [binding for binding in network_info.BINDINGS if binding not in ("bridge", "sriov")]
 _MAC = re.compile(r"[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(\1[0-9a-fA-F]{2}){4}")
 
 
@@ -42,9 +45,8 @@ def _sources(networks: Any, root: str) -> Iterator[Cause]:
             yield Cause(here, f"should have a network type: one of {', '.join(TYPES)}", "FieldValueRequired")
         elif len(given) > 1:
             yield Cause(here, f"should have only one network type: it has {' and '.join(given)}", "FieldValueRequired")
-        if network.get("multus") is not None and not network["multus"].get("networkName"):
-            yield Cause(here, "CNI delegating plugin must have a networkName: multus.networkName names a "
-                              "NetworkAttachmentDefinition, as name or namespace/name", "FieldValueRequired")
+        if network.get("multus") is not None:
+            yield from _definition(network["multus"].get("networkName"), here)
     of_pod = [network for network in networks if network.get("pod") is not None]
     default = [network for network in networks if (network.get("multus") or {}).get("default")]
     if len(of_pod) > 1:
@@ -55,6 +57,18 @@ def _sources(networks: Any, root: str) -> Iterator[Cause]:
     if of_pod and default:
         yield Cause(f"{root}.networks", "Pod network cannot be defined when Multus default network is defined: "
                                         f"{_called([*of_pod, *default])}")
+
+
+def _definition(name: Any, here: str) -> Iterator[Cause]:
+    """The reference to a NetworkAttachmentDefinition: one that no object can have would be waited for without an end."""
+    if not name:
+        yield Cause(here, "CNI delegating plugin must have a networkName: multus.networkName names a "
+                          "NetworkAttachmentDefinition, as name or namespace/name", "FieldValueRequired")
+        return
+    *namespace, definition = name.split("/", 1)
+    if any((*names.subdomain(definition, here), *(cause for part in namespace for cause in names.label(part, here)))):
+        yield Cause(f"{here}.multus.networkName", f'Invalid value: "{name}": must name a NetworkAttachmentDefinition, as name '
+                                                  "or namespace/name, of lower-case letters, digits, - and . only")
 
 
 def _called(networks: Any) -> str:
@@ -70,7 +84,7 @@ def _states(interfaces: Any, networks: Any, at: str) -> Iterator[Cause]:
             yield Cause(here, f"logical {name} interface state value is unsupported: {state}; it may be up, down or absent")
         if interface.get("sriov") is not None and state in ("up", "down"):
             yield Cause(here, f'"{name}" interface\'s state "{state}" is not supported for SR-IOV NICs')
-        if state == "absent" and interface.get("bridge") is None and interface.get("sriov") is None:
+        if state == "absent" and any(interface.get(binding) is not None for binding in _NOT_UNPLUGGED):
             yield Cause(here, f'"{name}" interface\'s state "absent" is supported only for bridge binding and SR-IOV')
         if state == "absent" and name is not None and name == first:
             yield Cause(here, f'"{name}" interface\'s state "absent" is not supported on default networks')
@@ -110,6 +124,9 @@ def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause
             yield Cause(here, f"{here} '{name}' not found: {root}.networks has no network of that name")
         if not _NAME.fullmatch(name):
             yield Cause(here, f'Invalid value: "{name}": a network interface has a name of letters, digits, - and _ only')
+        elif len(name) > MAX_NAME:
+            yield Cause(here, f"Too long: the name of a network interface may have {MAX_NAME} characters, this one has "
+                              f"{len(name)}", "FieldValueTooLong")
 
 
 def _interfaces(interfaces: Any, at: str, vm_uid: str) -> Iterator[Cause]:
@@ -130,6 +147,11 @@ def _interfaces(interfaces: Any, at: str, vm_uid: str) -> Iterator[Cause]:
         mac, model = interface.get("macAddress"), interface.get("model")
         if mac and not _MAC.fullmatch(mac):
             yield Cause(f"{here}.macAddress", f'Invalid value: "{mac}": must be six bytes such as 02:00:00:12:34:56')
+        elif mac and (int(mac[:2], 16) & 1 or not mac.strip("0:-")):
+            yield Cause(f"{here}.macAddress", f'Invalid value: "{mac}": must be the address of one NIC: an even first byte, '
+                                              "and not all zero, such as 02:00:00:12:34:56")
+        if (number := interface.get("acpiIndex")) and not 0 < number <= MAX_ACPI_INDEX:
+            yield Cause(f"{here}.acpiIndex", f"Invalid value: {number}: must be a number from 1 to {MAX_ACPI_INDEX}")
         if model and model not in MODELS:
             yield Cause(f"{here}.model", f'Unsupported value: "{model}": supported values: '
                                          + ", ".join(f'"{known}"' for known in MODELS), "FieldValueNotSupported")

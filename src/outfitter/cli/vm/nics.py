@@ -35,7 +35,8 @@ async def list_(client: Client, name: str) -> None:
         card = next((each for each in network_info.interfaces(wanted) if each["name"] == nic), {})
         entry = reported.get(nic) or {}
         plugged = "domain" in str(entry.get("infoSource") or "")
-        binding = next((each for each in network_info.BINDINGS if each in card), "-")
+        default = "bridge" if card else "-"
+        binding = next((each for each in network_info.BINDINGS if card.get(each) is not None), default)
         link, mac = str(entry.get("linkState") or "-"), str(entry.get("mac") or card.get("macAddress") or "-")
         rows.append([nic, _network(networks.get(nic) or {}), binding, _state(card, plugged=plugged, running=vmi is not None),
                      link if plugged else "-", mac, wires[nic].place if plugged and nic in wires else "-"])
