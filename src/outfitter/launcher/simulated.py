@@ -275,7 +275,7 @@ class Simulated:
         self._domains[uid] = replace(domain, migrating=True)
         self._notify(uid)
         if arrived:
-            migrations.KNOWN[copy.address].arrive(domain)
+            migrations.KNOWN[copy.address].arrive(migrations.moved(domain, copy))
 
     def _set_outgoing(self, domain: Domain, copy: migrations.OutgoingCopy) -> None:
         if self._folder is not None:
@@ -285,6 +285,7 @@ class Simulated:
     def _leave(self, domain: Domain, copy: migrations.OutgoingCopy) -> str:
         """The VM goes on on the target from here on; why it cannot, or ""."""
         target, folder = migrations.KNOWN.get(copy.address), migrations.folder_of(copy.address)
+        moved = replace(migrations.moved(domain, copy), paused=domain.paused)
         if self._folder is None or folder is None:
             if target is None or not target.expects(domain.uid):
                 return f"the target {copy.address} does not expect it"
@@ -294,13 +295,14 @@ class Simulated:
                 return f"the target {copy.address} does not expect it"
             if domain.paused is not None:
                 self._write(there.with_suffix(".xml.paused"), f"{domain.paused.reason}\n{domain.paused.message}")
+            self._write(there.with_suffix(migrations.INCOMING), moved.xml)
             try:
                 self._path(domain).replace(there)
             except OSError as error:
                 return f"its files cannot be moved to {folder}: {error}"
         self._gone(domain)
         if target is not None:
-            target.arrive(domain)
+            target.arrive(moved)
         self._notify(domain.uid)
         return ""
 
@@ -318,19 +320,18 @@ class Simulated:
         return uid in self._incoming
 
     def arrive(self, domain: Domain) -> None:
-        """A domain runs here now, as it was described to `prepare_incoming`."""
+        """A domain runs here now. Of one in a folder its file counts, which the source has written."""
         here = self._incoming.pop(domain.uid, None)
         if here is None:
             return
-        paused = domain.paused
         if self._folder is not None:
             path = self._path(here)
             with contextlib.suppress(FileNotFoundError):
                 path.with_suffix(migrations.INCOMING).replace(path)
-            paused = _paused(path)
-        self._domains[domain.uid] = replace(here, paused=paused)
+            domain = replace(domains.read(path.read_text(), domain.uid), paused=_paused(path))
+        self._domains[domain.uid] = replace(domain, guest_metadata=here.guest_metadata, drive=here.drive, skipped=here.skipped)
         if self._folder is not None:
-            self._write_taps(here)
+            self._write_taps(domain)
         self._notify(domain.uid)
 
     def _read_incoming(self, path: Path) -> None:

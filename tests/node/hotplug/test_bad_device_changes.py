@@ -121,6 +121,37 @@ async def test_migrating_vm_gets_a_device_when_it_has_arrived(story: Story) -> N
     assert await story.waits("green") == {}
 
 
+async def test_device_that_could_not_be_plugged_is_plugged_where_the_vm_has_arrived(story: Story) -> None:
+    """The guest arrives with what it had, and no more."""
+    await free_to_move(story)
+    before = await story.vmi("green")
+    source, uid = before["status"]["nodeName"], before["metadata"]["uid"]
+    hosts = {host.name: host.hypervisor for host in story.product.hosts}
+    for number in range(GPUS):
+        for hypervisor in hosts.values():
+            assert isinstance(hypervisor, Simulated)
+            hypervisor.refusing[f"0000:{0x20 + number:02x}:00.0"] = "it is refused"
+    await story.plug("fast", name="green", **TEMPLATE)
+    assert (await story.waits("green"))["reason"] == "DeviceNotPlugged"
+    await story.store.create(kinds.MIGRATION, {"metadata": {"name": "move", "namespace": "default"}, "spec": {
+        "vmiName": "green"}})
+    await story.settle(40)
+    vmi = await story.vmi("green")
+    target = hosts[vmi["status"]["nodeName"]]
+    assert isinstance(target, Simulated)
+    assert vmi["status"]["nodeName"] != source
+    addresses = {entry["name"]: entry["deviceResourceClaimStatus"]["attributes"]["pciAddress"]
+                 for entry in vmi["status"]["deviceStatus"]["gpuStatuses"]}
+    [device] = (await target.domains())[uid].host_devices
+    assert (device.alias, device.source) == ("ua-dra-gpu-gpu", addresses["gpu"])
+    assert (await story.waits("green"))["reason"] == "DeviceNotPlugged", "it is still reported"
+    target.refusing.clear()
+    await story.settle(10)
+    assert {device.alias: device.source for device in (await target.domains())[uid].host_devices} == {
+        f"ua-dra-gpu-{name}": address for name, address in addresses.items()}
+    assert (sorted(addresses), await story.waits("green")) == (["fast", "gpu"], {})
+
+
 async def test_device_that_is_plugged_while_a_migration_waits_ends_the_migration(story: Story) -> None:
     """The claims of the target's pod cannot change."""
     await free_to_move(story)

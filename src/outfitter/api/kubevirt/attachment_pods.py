@@ -200,6 +200,12 @@ def hotplugged(instance: Mapping[str, Any]) -> dict[tuple[device_refs.List, str]
             for list_ in device_refs.LISTS for entry in device_status.statuses(instance, list_) if entry.get(HOTPLUG)}
 
 
+def in_guest(instance: Mapping[str, Any], ref: device_refs.DeviceRef) -> bool:
+    """Whether a running VM has a device by claim: it was started with it, or got it plugged."""
+    found = device_status.status_of(instance, ref)
+    return bool(found) and all(not entry.get(HOTPLUG) or entry[HOTPLUG].get("phase") == ATTACHED for entry in found)
+
+
 def leaving(instance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Entries of status.deviceStatus whose devices the spec does not have any more: their guest has not released them yet."""
     listed = {(ref.list, ref.name) for ref in device_refs.device_refs(instance)}

@@ -96,8 +96,8 @@ class TargetDevices:
                     continue
 
     def status(self, vmi: Object, pod: Object) -> TargetDeviceStatus:
-        """The device status of the target: of its own claims, which are reserved for its pod. Devices that are reattached are
-        marked: they are plugged after the arrival."""
+        """The device status of the target: of its own claims, which are reserved for its pod. Devices that are reattached, or
+        not plugged yet, are marked: they are plugged after the arrival."""
         if not any(ref.by_claim for ref in device_refs.device_refs(vmi)) and not vm.flavored(vmi).get("claimName"):
             return NO_DEVICES
         found = find_devices(vmi, pod, self._claim, self.lookup.find)
@@ -112,7 +112,9 @@ class TargetDevices:
             claim = self._claim(pod["metadata"]["namespace"], name)
             flavor = {"claimName": name, **pod_claims.cells_of(claim or {})}
         claims = {(ref.list, ref.name): ref.claim or "" for ref in device_refs.written_refs(vmi)}
-        left = reattached_devices.planned_for(pod) & claims.keys()
+        waiting = {(ref.list, ref.name) for ref in device_refs.written_refs(vmi)
+                   if ref.by_claim and not attachment_pods.in_guest(vmi, ref)}
+        left = (reattached_devices.planned_for(pod) & claims.keys()) | waiting
         status = reattached_devices.marked(found.status or {}, left, claims, pod["metadata"]["name"])
         return TargetDeviceStatus(status, flavor, tuple(missing))
 

@@ -1,13 +1,15 @@
 """Live migration between simulated hypervisors. The commit is one rename: the file of the domain goes from the folder of the
 source to that of the target, so that it is in exactly one of them whenever a process is killed. Used by `simulated.Simulated`.
 
-    uid_name.xml.incoming    on the target: the domain as it will be there; no domain yet
+    uid_name.xml.incoming    on the target: the domain as it will be there; no domain yet. The source replaces it before the
+                             commit: a guest keeps its PCI ports and what is plugged, whatever its VMI was given meanwhile
     uid_name.xml.migrating   on the source: the copy that has begun, or why it failed"""
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 from xml.etree import ElementTree as ET
@@ -16,6 +18,7 @@ import msgspec
 
 from outfitter.api.hypervisor import Domain, MigrationJob, MigrationLimits, MigrationTarget
 from outfitter.errors import HypervisorError
+from outfitter.launcher import domain as domains
 from outfitter.launcher.migration.simulated_copy import SimulatedCopy, copied
 
 SCHEME = "simulated:"
@@ -44,6 +47,9 @@ class OutgoingCopy:
     bandwidth: int = 0
     auto_converge: bool = False
     failed: str = ""
+    drive: str = ""  # of the target, as the next two
+    bridges: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[tuple[str, str], ...] = ()
 
 
 def write(copy: OutgoingCopy) -> str:
@@ -59,7 +65,14 @@ def begin(domain: Domain, target: MigrationTarget, limits: MigrationLimits, now:
         raise HypervisorError(f"a simulated VM cannot migrate to {target.address}: the target must be simulated too")
     root = ET.fromstring(domain.xml)
     memory = int(root.findtext("memory") or 0)
-    return OutgoingCopy(target.address, now, memory, limits.bandwidth, limits.auto_converge)
+    return OutgoingCopy(target.address, now, memory, limits.bandwidth, limits.auto_converge,
+                        drive=target.drive, bridges=dict(target.bridges), devices=target.devices)
+
+
+def moved(domain: Domain, copy: OutgoingCopy) -> Domain:
+    """The domain as it runs on the target."""
+    target = MigrationTarget(copy.address, copy.drive, copy.bridges, copy.devices)
+    return domains.read(domains.moved(domain.xml, target), domain.uid)
 
 
 def look(copy: OutgoingCopy, how: SimulatedCopy, now: float) -> tuple[MigrationJob, bool]:
