@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from outfitter.api import conditions
 from tests.e2e import libvirt_hosts, nic_changes
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.libvirt_hosts import PATIENCE, DomainSeen, LibvirtHosts
@@ -82,6 +83,29 @@ def test_nics_plugged_before_and_after_a_migration(in_place: LibvirtHosts) -> No
     assert (back.host, sorted(back.nics), [bridge for _, bridge in back.taps]) == (source.host, ["after"], [bridges["wan"]])
     up.ok("delete", "vm", blue)
     until(lambda: not in_place.taps() and not in_place.domains(blue), "nothing is left", PATIENCE)
+
+
+def test_nic_that_the_guest_has_no_port_for_moves_no_vm(in_place: LibvirtHosts) -> None:
+    up, blue = in_place.up, in_place.vm("blue")
+    up.ok("apply", "-f", "-", stdin="---".join((nic_changes.settings("1"), in_place.manifests("blue"))))
+    until(lambda: up.phase(blue) == "Running", "blue runs", PATIENCE)
+    source = only_domain(in_place, blue)
+    names = [f"n{number:02}" for number in range(12)]
+    for name in names:
+        up.ok("vm", "nic", "add", blue, name, "--network", "lan", "--mac", in_place.mac())
+
+    def waits() -> bool:
+        found = vmi(in_place, blue)["status"]
+        sources = {entry["name"]: entry.get("infoSource") for entry in found.get("interfaces") or ()}
+        return (sources.get(names[-1]), len(sources), conditions.find({"status": found}, "MigrationRequired")) == (
+            "multus-status", 13, None)
+
+    until(waits, "all but one are plugged, and that one needs no migration", PATIENCE)
+    assert (conditions.find(vmi(in_place, blue), "InterfacesReady") or {})["reason"] == "NoPciPort"
+    up.ok("vm", "nic", "remove", blue, names[0], "--wait", "--timeout", "5m")
+    until(lambda: in_guest(in_place, blue) == ["default", *names[1:]], "it has the port that became free", PATIENCE)
+    after = only_domain(in_place, blue)
+    assert (after.host, after.uid, up.ok("get", "vmim", "-o", "name").split()) == (source.host, source.uid, [])
 
 
 def test_kubectl_patch_vm_migrates_it_to_its_nic(by_migration: LibvirtHosts) -> None:

@@ -377,6 +377,44 @@ async def test_nothing_is_plugged_while_the_vm_migrates(story: Story) -> None:
     assert sorted(await story.nics()) == ["default", "fast", "red"]
 
 
+async def test_nic_without_a_port_needs_no_migration(tmp_path: Path) -> None:
+    """A guest that migrates keeps its ports."""
+    async with running(tmp_path, text=TWO) as story:
+        await story.vmi()
+        source = (await story.get())["status"]["nodeName"]
+        many = [nic(f"n{number:02}") for number in range(12)]
+        await story.change(*many, nic("fast", "fast", sriov={}))
+        await story.settle(60)
+        vmi = await story.get()
+        assert (conditions.find(vmi, "InterfacesReady") or {})["reason"] == "NoPciPort"
+        assert conditions.find(vmi, "MigrationRequired") is None
+        assert (await story.reported())["fast"] == "multus-status", "the pod has the network, and the guest not the NIC"
+        assert (vmi["status"]["nodeName"], (await story.store.list(kinds.MIGRATION, "default")).items) == (source, [])
+        await story.change(*many[1:], nic("n00", state="absent"), nic("fast", "fast", sriov={}))
+        await story.settle(6)
+        assert "fast" in await story.nics(), "it has the port that became free"
+        assert conditions.find(await story.get(), "InterfacesReady") is None
+
+
+async def test_nic_that_no_host_can_plug_migrates_its_vm_once(tmp_path: Path) -> None:
+    async with running(tmp_path, text=TWO) as story:
+        for host in story.product.hosts:
+            assert isinstance(host.hypervisor, Simulated)
+            host.hypervisor.copy = SimulatedCopy(bandwidth=1 << 50)
+            host.hypervisor.refusing["br1"] = "it is refused"
+        await story.vmi()
+        await story.change(nic("red", "lan2"))
+        await story.settle(120)
+        vmi = await story.get()
+        assert len((await story.store.list(kinds.MIGRATION, "default")).items) == 1
+        assert (conditions.find(vmi, "InterfacesReady") or {})["reason"] == "NicNotPlugged"
+        assert (conditions.find(vmi, "MigrationRequired"), (await story.reported())["red"]) == (None, "multus-status")
+        await story.change(nic("red", "lan2", state="absent"))
+        await story.settle(2)
+        assert "red" not in await story.reported(), "the plug can be cancelled"
+        assert conditions.find(await story.get(), "InterfacesReady") is None
+
+
 async def test_nics_are_plugged_after_a_migration(tmp_path: Path) -> None:
     """Without plumbing in place: the target's pod has the networks, and its agent plugs what the domain lacks."""
     async with running(tmp_path, Config(default=HostSettings(plug_in_place=False)), TWO) as story:

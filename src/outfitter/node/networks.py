@@ -100,17 +100,17 @@ class Networks:
         return {wire.network: wire for wire in wires}
 
     async def annotate(
-        self, pod: Object, instance: Object, wires: Sequence[Wire], unswapped: Collection[str] = ()
+        self, pod: Object, instance: Object, wires: Sequence[Wire], kept: Collection[str] = (), ready: Collection[Wire] = (),
     ) -> Object:
         """The pod of a running VM, annotated with what its interfaces are attached to now: by the definitions that the VMI
-        names, but for those of `unswapped`, of which the pod keeps what it has."""
+        names, but for those of `kept`, of which the pod keeps what it has. `ready`: of interfaces that are not plugged."""
         have = network_info.wires_of_pod(pod)
         listed = {interface["name"] for interface in network_info.interfaces(instance)}
         skipped = [wire for wire in have.values() if wire.type == "none" and wire.network in listed]
         places = [(wire.network, wire.place) for wire in wires]
         meta, known = pod["metadata"], {network["name"] for network in network_info.networks(instance)}
-        secondary = list(_multus_status(instance, [wire for wire in wires if wire.network in known - set(unswapped)]))
-        secondary += [dict(entry) for name in unswapped if (entry := network_info.pod_interface(pod, name)) is not None]
+        secondary = list(_multus_status(instance, [wire for wire in (*wires, *ready) if wire.network in known - set(kept)]))
+        secondary += [dict(entry) for name in kept if (entry := network_info.pod_interface(pod, name)) is not None]
         names = {(entry["interface"], entry["name"]) for entry in secondary}
         if sorted(places) == sorted((wire.network, wire.place) for wire in have.values() if wire not in skipped) and (
                 names == {(entry.get("interface"), entry.get("name")) for entry in network_info.pod_interfaces(pod)}):

@@ -41,11 +41,16 @@ class NicSource(Protocol):
         """Its network definition may be another one by now."""
         ...
 
+    async def wire(self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str) -> Wire | None:
+        """What a NIC that is to be plugged is attached to. Called where `multus` is set."""
+        ...
+
     async def reported(
-        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], unswapped: Collection[str]
+        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], kept: Collection[str], ready: Collection[Wire]
     ) -> None:
-        """The domain has these NICs now; `unswapped` may be on another network than their VMI wants. Called where `multus` is
-        set."""
+        """The domain has these NICs now. Of `kept` the pod keeps the networks that it has: they may be on another network than
+        their VMI wants, or are not plugged. `ready`: networks that it has from now on, for NICs that the guest has no port for.
+        Called where `multus` is set."""
         ...
 
 
@@ -84,12 +89,25 @@ class NicSync:
         domain = await self._fresh(host, domain)
         nics = nic_plan.named(domain.nics, [str(entry["name"]) for entry in network_info.interfaces(instance)])
         multus = self._source.multus and in_place
+        kept, ready = await self._in_pod(host, pod, instance, domain, waits) if multus else ([], [])
         if multus:
-            await self._source.reported(pod, instance, nics, unswapped)
-        await self._report.interfaces(instance, nic_plan.statuses(instance, nics, multus=multus), nics, waits)
+            await self._source.reported(pod, instance, nics, {*unswapped, *kept}, ready)
+        statuses = nic_plan.statuses(instance, nics, multus=multus, kept=[*kept, *(wire.network for wire in ready)])
+        await self._report.interfaces(instance, statuses, nics, waits)
         if waits:
             again = min(again, TRY_AGAIN) if again is not None else TRY_AGAIN
         return again
+
+    async def _in_pod(
+        self, host: AgentHost, pod: Object, instance: Object, domain: Domain, waits: Mapping[str, Rejection]
+    ) -> tuple[list[str], list[Wire]]:
+        """NICs that the guest has not got though the pod has their networks; and the wires of those that the guest has no PCI
+        port for, whose networks would be there. Another pod has no more of either, so no migration is required for them."""
+        missing = nic_plan.plan(instance, domain.nics).attach
+        kept = [name for name in missing if network_info.pod_interface(pod, name) is not None]
+        wires = [await self._source.wire(host, pod, instance, domain, name) for name in missing
+                 if name not in kept and name in waits and waits[name].code is RejectionCode.NO_PCI_PORT]
+        return kept, [wire for wire in wires if wire is not None]
 
     async def _unplug(
         self, host: AgentHost, instance: Object, planned: nic_plan.NicPlan, waits: dict[str, Rejection]
@@ -145,13 +163,13 @@ class HostNics:
         self._networks, self._cache, self._build = networks, cache, build
 
     async def attach(self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str) -> None:
-        wire = await self._wire(host, pod, instance, domain, name)
+        wire = await self.wire(host, pod, instance, domain, name)
         skipped = network_info.wires_of_pod(pod).get(name)
         if wire is None or (host.simulated and skipped is not None and skipped.type == "none"):
             return  # a simulated VM was started without it
         await host.hypervisor.attach_device(domain.uid, self._build(domain.xml, instance, name, wire))
 
-    async def _wire(self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str) -> Wire | None:
+    async def wire(self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str) -> Wire | None:
         attachments = {attachment: other for other in self._cache.attachments(pod)
                        if (attachment := attachment_pods.held(other)) and not other["metadata"].get("deletionTimestamp")}
         plugged = PluggedNics(frozenset({name}), frozenset(domain.devices), attachments)
@@ -169,9 +187,9 @@ class HostNics:
             await host.hypervisor.set_bridge(instance["metadata"]["uid"], nic.alias, wire.bridge)
 
     async def reported(
-        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], unswapped: Collection[str]
+        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], kept: Collection[str], ready: Collection[Wire]
     ) -> None:
-        await self._networks.annotate(pod, instance, nic_plan.wires(nics), unswapped)
+        await self._networks.annotate(pod, instance, nic_plan.wires(nics), kept, ready)
 
 
 class PodNics:
@@ -198,8 +216,12 @@ class PodNics:
     async def swap(self, host: AgentHost, pod: Object, instance: Object, name: str, nic: DomainNic) -> None:
         """A pod's network is not swapped while it runs: the VM is migrated."""
 
+    async def wire(self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str) -> Wire | None:
+        """The network plugin decides."""
+        return None
+
     async def reported(
-        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], unswapped: Collection[str]
+        self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], kept: Collection[str], ready: Collection[Wire]
     ) -> None:
         """The network plugin writes the pod's annotations."""
 

@@ -60,9 +60,11 @@ def wires(nics: Mapping[str, DomainNic]) -> list[Wire]:
                  nic.vlan) for name, nic in nics.items()]
 
 
-def statuses(instance: Object, nics: Mapping[str, DomainNic], *, multus: bool) -> list[Object]:
+def statuses(
+    instance: Object, nics: Mapping[str, DomainNic], *, multus: bool, kept: Collection[str] = ()
+) -> list[Object]:
     """status.interfaces of a VMI whose domain has these NICs now. `multus`: the networks of the pod are set up here, and their
-    source comes and goes with the NIC; else a controller writes it. Entries of other sources stay."""
+    source comes and goes with the NIC, but for `kept`; else a controller writes it. Entries of other sources stay."""
     networks = {network["name"]: network for network in network_info.networks(instance)}
     have: list[Object] = list((instance.get("status") or {}).get("interfaces") or ())
     known = {str(entry.get("name")): entry for entry in have if entry.get("name")}
@@ -71,7 +73,7 @@ def statuses(instance: Object, nics: Mapping[str, DomainNic], *, multus: bool) -
     for name in [*order, *(name for name in [*known, *nics] if name not in order)]:
         entry, nic = known.pop(name, {}), nics.get(name)
         second = (networks.get(name) or {}).get("multus") is not None
-        sources = _without(entry, DOMAIN, *([MULTUS] if multus and nic is None else []))
+        sources = _without(entry, DOMAIN, *([MULTUS] if multus and nic is None and name not in kept else []))
         if nic is None:
             if sources:
                 out.append({**entry, "infoSource": ", ".join(sources)})
