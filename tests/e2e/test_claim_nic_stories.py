@@ -177,7 +177,7 @@ def test_attachment_pod_that_is_deleted_by_hand_is_unplugged_first(plumbed: Stor
 def test_where_nothing_is_plugged_in_place_a_migration_does_it(unplumbed: Story) -> None:
     story = begin(unplumbed, SOON)
     plug(story, "fast", "net", resourceClaimTemplateName="one-vf")
-    until(lambda: 'NIC "fast" is a VF, which only a new pod gets' in story.message(), "it says why it migrates")
+    until(lambda: 'NIC "fast" is a VF that is to be plugged' in story.message(), "it says why it migrates")
     until(lambda: story.host() == story.other, "blue has migrated")
     until(lambda: in_guest(story, "fast"), "blue has the NIC")
     until(lambda: [job["status"]["phase"] for job in story.migrations()] == ["Succeeded"], "by one migration")

@@ -48,6 +48,14 @@ def vmi(of: Object, *plugged: str, migratable: bool = True, phase: str = "Runnin
         "conditions": [{"type": "LiveMigratable", "status": str(migratable)}]}}
 
 
+def unplugged(is_: Object, name: str) -> Object:
+    """The VMI whose pod has the network of a NIC that the guest has not got."""
+    for entry in is_["status"]["interfaces"]:
+        if entry["name"] == name:
+            entry["infoSource"] = "multus-status"
+    return is_
+
+
 def running(wanted: Object, is_: Object, **more: Any) -> RunningVm:
     return RunningVm(wanted, is_, **more)
 
@@ -87,6 +95,10 @@ CASES = {
     "a NIC that was never plugged goes at once": Case(
         running(spec(nic(state="absent")), vmi(PLUGGED)), ["default"], migration=(BLUE,)),
     "a NIC that was never plugged is removed": Case(running(spec(), vmi(PLUGGED)), ["default"]),
+    "a NIC that the pod alone has is removed": Case(
+        running(spec(), unplugged(vmi(PLUGGED, "blue"), "blue")), ["default", "blue"], states={"blue": "absent"}),
+    "one with an ordinal name waits": Case(
+        running(spec(), unplugged(vmi(PLUGGED, "blue", names="net"), "blue")), restart=(BLUE,)),
     "a plugged NIC that is removed waits": Case(running(spec(), vmi(PLUGGED, "blue")), restart=(BLUE,)),
     "a NIC that leaves is not called back": Case(running(PLUGGED, vmi(spec(nic(state="absent")), "blue"))),
     "an absent NIC that is gone leaves the VMI": Case(

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from outfitter.api.kinds import Object
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
@@ -57,7 +59,20 @@ def test_a_nic_that_waits_for_the_end_of_a_migration_is_shown() -> None:
     migrates = {"type": "InterfacesReady", "status": "False", "reason": "VmMigrates", "message": "the VM migrates"}
     assert explained(vmi(MIGRATABLE, migrates)) == (
         "runs on oak; a change of it has not taken effect yet",
-        ('NIC "lan" is to be plugged', "VmMigrates: the VM migrates"), (), "change")
+        ('NIC "lan" is to be plugged', "VmMigrates: the VM migrates"),
+        ("outfit vm migrate blue --cancel, with which it is done at once",), "change")
+
+
+@pytest.mark.parametrize(("code", "advice"), [
+    ("NoPciPort", ("outfit vm nic remove blue NIC, of one that it can do without",
+                   "outfit vm restart blue, with which it gets more ports")),
+    ("VfNotBooked", ("free a VF of that host: outfit devices", "outfit vm nic remove blue NIC cancels the plug")),
+    ("NicNotPlugged", ("outfit vm nic remove blue NIC cancels the plug",)),
+    ("NicKeptByGuest", ("see that the guest runs and has a driver for PCI hotplug; it is asked again every few seconds",)),
+])
+def test_what_would_help_a_nic_is_named(code: str, advice: tuple[str, ...]) -> None:
+    broken = {"type": "InterfacesReady", "status": "False", "reason": code, "message": "it is not plugged"}
+    assert explained(vmi(MIGRATABLE, broken))[2] == advice
 
 
 def test_a_vm_that_cannot_migrate_is_told_to_restart() -> None:

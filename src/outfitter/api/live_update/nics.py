@@ -78,7 +78,7 @@ def _need(
         return "none", ""
     if entry is None:
         if has_sriov(interface) or by_claim:
-            return "immediate", "is a VF, which only a new pod gets"
+            return "immediate", "is a VF that is to be plugged"
         return "pending", "is to be plugged"
     attached = interface_status.attached_network(entry, statuses, vmi["metadata"]["namespace"])
     if not by_claim and attached is not None and attached != "/".join(network_info.attachment(vmi, network)):
@@ -139,9 +139,9 @@ class _Comparison:
         if card is None:
             if not cards and not self._started_with(path):
                 return own  # filled in by admission
-            network = _named(network_info.networks(running.vmi)).get(name)
-            if running.live and running.running and name not in reported and pluggable(own, network):
-                return {**own, "state": ABSENT}  # it was never plugged: the plug is cancelled
+            plugged = interface_status.DOMAIN in interface_status.sources(reported.get(name) or {})
+            if running.live and running.running and not plugged and self._unpluggable(name, own, reported):
+                return {**own, "state": ABSENT}  # the guest never had it: the plug is cancelled
             self.restart.append(path)
             return own
         self.restart += spec_fields.changed(_comparable(card), _comparable(own), path, started_with=running.started_with)

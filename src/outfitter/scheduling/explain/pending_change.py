@@ -57,16 +57,34 @@ def of_running_vmi(cluster: ClusterObjects, vmi: Mapping[str, Any], answer: Expl
 
 
 def _plug_advice(vmi: Mapping[str, Any], condition: Mapping[str, Any]) -> tuple[str, ...]:
-    """What helps a device that is not plugged or unplugged."""
-    name, code = vmi["metadata"]["name"], condition.get("reason") if condition.get("type") == conditions.PLUGGED else None
-    cancel = f"outfit vm device remove {name} DEVICE cancels the plug" if vm_api.owner(vmi, kinds.VM.kind) else ""
-    advice = {
+    """What helps a device or a NIC that is not plugged or unplugged."""
+    name, code = vmi["metadata"]["name"], condition.get("reason")
+    of_vm, noun = vm_api.owner(vmi, kinds.VM.kind), "device" if condition.get("type") == conditions.PLUGGED else "nic"
+    cancel = f"outfit vm {noun} remove {name} {noun.upper()} cancels the plug" if of_vm else ""
+    advice = _device_advice(name, cancel) if noun == "device" else _nic_advice(name, cancel)
+    return tuple(filter(None, next((texts for each, texts in advice.items() if each == code), ())))
+
+
+def _device_advice(name: str, cancel: str) -> Mapping[RejectionCode, tuple[str, ...]]:
+    return {
         RejectionCode.NO_FREE_DEVICE_ON_HOST: ("free a device of that host: outfit devices", cancel),
         RejectionCode.CLAIM_IN_USE: ("use a claim of its own, or a ResourceClaimTemplate", cancel),
         RejectionCode.DEVICE_KEPT_BY_GUEST: ("stop using the device in the guest; it is asked again every few seconds",),
         RejectionCode.VM_PAUSED: (f"outfit vm unpause {name}",),
     }
-    return tuple(filter(None, next((texts for each, texts in advice.items() if each == code), ())))
+
+
+def _nic_advice(name: str, cancel: str) -> Mapping[RejectionCode, tuple[str, ...]]:
+    return {
+        RejectionCode.NO_PCI_PORT: (
+            f"outfit vm nic remove {name} NIC, of one that it can do without" if cancel else "unplug a NIC",
+            f"outfit vm restart {name}, with which it gets more ports" if cancel else ""),
+        RejectionCode.VF_NOT_BOOKED: ("free a VF of that host: outfit devices", cancel),
+        RejectionCode.NIC_NOT_PLUGGED: (cancel,),
+        RejectionCode.NIC_KEPT_BY_GUEST: (
+            "see that the guest runs and has a driver for PCI hotplug; it is asked again every few seconds",),
+        RejectionCode.VM_MIGRATES: (f"outfit vm migrate {name} --cancel, with which it is done at once",),
+    }
 
 
 def _view(cluster: ClusterObjects, vmi: Object, now: datetime) -> UpdateView:
