@@ -191,7 +191,10 @@ class Simulated:
         return domain, root, element
 
     def _change(self, domain: Domain, root: ET.Element) -> None:
-        """The running domain has other devices. Its new taps are there before it, the old ones go after it."""
+        """The running domain has other devices. Its new taps are there before it, the old ones go after it. As with libvirt,
+        a domain is not changed while it is copied."""
+        if (copy := self._outgoing.get(domain.uid)) is not None and not copy.failed:
+            raise HypervisorError(f"{domain.name} is being migrated")
         fresh = replace(domains.read(domains.text(root), domain.uid), paused=domain.paused)
         if self._folder is not None:
             self._write_taps(fresh)
