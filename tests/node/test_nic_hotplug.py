@@ -212,6 +212,14 @@ async def test_network_status_that_is_wrong_is_mended(story: Story) -> None:
     assert conditions.find(await story.get(), "MigrationRequired") is None
 
 
+async def test_what_cannot_be_swapped_is_reported(story: Story) -> None:
+    await story.vmi(nic("red"))
+    await story.change(nic("red", "away"))
+    [event] = await story.events("FailedChangeInterface")
+    assert "names bridge br9, which rack does not have" in event
+    assert [await story.events(f"Failed{what}Interface") for what in ("Plug", "Unplug")] == [[], []]
+
+
 async def test_what_cannot_be_plugged_is_reported_and_tried_again(story: Story) -> None:
     await story.vmi()
     await story.change(nic("red", "away"), nic("green", "nowhere"), nic("blue"))
@@ -285,6 +293,7 @@ async def test_vf_is_booked_plugged_unplugged_and_released(story: Story) -> None
     [booking] = page["spec"]["bookings"]
     assert (booking["state"], booking["holder"]["purpose"]) == ("prepared", "vmi/blue")
     assert len(await story.pods()) == 2, "the pod that holds the VF"
+    assert await story.events("FailedPlugInterface") == [], "nothing failed"
     assert conditions.find(await story.get(), "MigrationRequired") is None
 
     await story.change(nic("fast", "fast", sriov={}, macAddress="02:00:00:00:00:0a", state="absent"))
@@ -297,6 +306,8 @@ async def test_vf_that_is_not_free_is_waited_for(story: Story) -> None:
     await story.vmi(nic("a", "fast", sriov={}), nic("b", "fast", sriov={}), name="red")
     await story.vmi()
     await story.change(nic("fast", "fast", sriov={}))
+    assert conditions.find(await story.get(), "InterfacesReady") is None, "the scheduler has its time"
+    await story.settle(2)
     condition = conditions.find(await story.get(), "InterfacesReady") or {}
     assert condition["reason"] == "VfNotBooked"
     assert "no VF of x.com/vf on rack is booked for interface fast yet" in condition["message"]

@@ -19,6 +19,7 @@ from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import HypervisorError, NotReady, OutfitterError
 from outfitter.node import nic_plan
 from outfitter.node.agent_host import AgentHost
+from outfitter.node.hotplug.booking_patience import BookingPatience
 from outfitter.node.launchers import Launchers
 from outfitter.node.networks import Networks, PluggedNics
 from outfitter.node.pods.pod_cache import PodCache
@@ -57,6 +58,7 @@ class NicSource(Protocol):
 class NicSync:
     def __init__(self, source: NicSource, report: StatusReporter, *, clock: Clock) -> None:
         self._source, self._report, self._clock = source, report, clock
+        self._patience: BookingPatience[str] = BookingPatience(clock)
         self._unplugging: dict[tuple[str, str], float] = {}  # VMI and alias -> when its guest was first asked, monotonic
 
     async def sync(self, host: AgentHost, pod: Object, instance: Object, domain: Domain) -> float | None:
@@ -93,10 +95,12 @@ class NicSync:
         if multus:
             await self._source.reported(pod, instance, nics, {*unswapped, *kept}, ready)
         statuses = nic_plan.statuses(instance, nics, multus=multus, kept=[*kept, *(wire.network for wire in ready)])
-        await self._report.interfaces(instance, statuses, nics, waits)
-        if waits:
-            again = min(again, TRY_AGAIN) if again is not None else TRY_AGAIN
-        return again
+        reported, later = self._patience.reported(
+            instance["metadata"]["uid"], waits,
+            {name for name, why in waits.items() if why.code is RejectionCode.VF_NOT_BOOKED})
+        await self._report.interfaces(instance, statuses, nics, reported)
+        retries = [again, later, TRY_AGAIN if waits else None]
+        return min((each for each in retries if each is not None), default=None)
 
     async def _in_pod(
         self, host: AgentHost, pod: Object, instance: Object, domain: Domain, waits: Mapping[str, Rejection]
@@ -151,6 +155,7 @@ class NicSync:
 
     def forget(self, uid: str) -> None:
         """A VMI is gone."""
+        self._patience.forget(uid)
         self._unplugging = {key: since for key, since in self._unplugging.items() if key[0] != uid}
 
 

@@ -16,6 +16,7 @@ from outfitter.api.kubevirt import (
     device_status,
     failed_launches,
     live_migratable,
+    network_info,
     pod_claims,
     vm_claim_templates,
     vmi_actions,
@@ -146,7 +147,7 @@ class StatusReporter:
             return
         await self._patch_instance(instance, change)
         for name, text in texts.items() if known != "; ".join(texts.values()) else ():
-            await self._events.warning(instance, "FailedUnplugInterface" if name in nics else "FailedPlugInterface", text)
+            await self._events.warning(instance, _failed(instance, name, plugged=name in nics), text)
 
     async def devices(self, instance: Object, found: ReportedDevices, waits: Mapping[DeviceKey, PendingDevice]) -> None:
         """GPUs and host devices of a running VMI that were plugged and unplugged. `waits`: why some are not yet."""
@@ -353,3 +354,11 @@ def _devices(instance: Object) -> str:
                for entry in device_status.statuses(instance, list_) if (where := device_status.address_of(entry))]
     more = f" and {len(devices) - MAX_NAMED} more" if len(devices) > MAX_NAMED else ""
     return f" It has {', '.join(devices[:MAX_NAMED])}{more}." if devices else ""
+
+
+def _failed(instance: Object, name: str, *, plugged: bool) -> str:
+    """The reason of an event about a network interface that is not as its VMI wants it."""
+    if not plugged:
+        return "FailedPlugInterface"
+    wanted = any(card.get("name") == name and card.get("state") != "absent" for card in network_info.interfaces(instance))
+    return "FailedChangeInterface" if wanted else "FailedUnplugInterface"

@@ -6,8 +6,6 @@ is done while a VMI migrates. Called by who runs the pods of a host, with the ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from outfitter.api import conditions, kinds, rejection, rejection_conditions
 from outfitter.api.device import hardware_key
 from outfitter.api.hypervisor import DeviceBuilder, Domain, PluggedDevice
@@ -21,9 +19,10 @@ from outfitter.errors import Forbidden, HypervisorError, NotFound, NotReady, Out
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.hotplug import device_plan
+from outfitter.node.hotplug.booking_patience import BookingPatience
 from outfitter.node.hotplug.device_plan import DeviceKey, DevicePlan, PendingDevice
 from outfitter.node.pods.pod_cache import PodCache
-from outfitter.node.pods.pod_preparation import BOOKING_PATIENCE, PodPreparation
+from outfitter.node.pods.pod_preparation import PodPreparation
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
@@ -42,7 +41,7 @@ class DeviceSync:
     ) -> None:
         self._store, self._cache, self._build, self._preparation, self._devices = store, cache, build, preparation, devices
         self._report, self._clock = report, clock
-        self._unbooked: dict[tuple[str, DeviceKey], float] = {}  # VMI and device -> since when it waits for its booking
+        self._patience: BookingPatience[DeviceKey] = BookingPatience(clock)
         self._unplugging: dict[tuple[str, str], float] = {}  # VMI and alias -> when its guest was first asked, monotonic
 
     async def sync(self, host: AgentHost, pod: Object, instance: Object, domain: Domain) -> float | None:
@@ -64,26 +63,12 @@ class DeviceSync:
                     waits[DeviceKey(ref.list, ref.name)] = _why(error, ref.name)
                 domain = await self._fresh(host, domain)
         domain = await self._fresh(host, domain) if planned.detach else domain
-        reported, later = self._reported(instance["metadata"]["uid"], waits)
+        reported, later = self._patience.reported(
+            instance["metadata"]["uid"], waits,
+            {key for key, pending in waits.items() if pending.code == RejectionCode.DEVICE_NOT_BOOKED})
         await self._report.devices(instance, device_plan.reported(instance, domain.host_devices), reported)
         retries = [again, later, TRY_AGAIN if waits and (planned.attach or planned.waits) else None]
         return min((each for each in retries if each is not None), default=None)
-
-    def _reported(
-        self, uid: str, waits: Mapping[DeviceKey, PendingDevice]
-    ) -> tuple[dict[DeviceKey, PendingDevice], float | None]:
-        """What is reported of what waits: not that the scheduler and the node have only just got to know of a device. And the
-        seconds after which that is reported too."""
-        now, again, out = self._clock.monotonic(), None, dict[DeviceKey, PendingDevice]()
-        unbooked = {key for key, pending in waits.items() if pending.code == RejectionCode.DEVICE_NOT_BOOKED}
-        self._unbooked = {key: since for key, since in self._unbooked.items() if key[0] != uid or key[1] in unbooked}
-        for key, pending in waits.items():
-            left = self._unbooked.setdefault((uid, key), now) + BOOKING_PATIENCE - now if key in unbooked else 0.0
-            if left > 0:
-                again = left if again is None else min(again, left)
-            else:
-                out[key] = pending
-        return out, again
 
     async def _unplug(
         self, host: AgentHost, instance: Object, planned: DevicePlan, waits: dict[DeviceKey, PendingDevice]
@@ -184,7 +169,7 @@ class DeviceSync:
     def forget(self, uid: str) -> None:
         """A VMI is gone."""
         self._unplugging = {key: since for key, since in self._unplugging.items() if key[0] != uid}
-        self._unbooked = {key: since for key, since in self._unbooked.items() if key[0] != uid}
+        self._patience.forget(uid)
 
 
 def _keys(planned: DevicePlan) -> list[DeviceKey]:
