@@ -283,6 +283,7 @@ def test_vm_explanation_names_the_next_step(say: Say) -> None:
     changed = {**plain, "spec": {**plain["spec"], "template": {"spec": {"domain": {"memory": {"guest": "128Mi"}}}}}}
     say("apply", "-f", "-", stdin=listed(changed))
     until(lambda: "restart" in say("why", "vm/plain"), "it is told that the change is not there yet")
+    assert say("why", "vm/plain").splitlines()[0].endswith("; a change of its template waits for a restart")
     assert say("why", "vm/plain").splitlines()[1:] == [
         "  a non-live-updatable field was changed in the template spec: it counts from the next start on: "
         "spec.template.spec.domain.memory.guest", "  -> outfit vm restart plain"]

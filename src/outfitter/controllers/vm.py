@@ -30,6 +30,7 @@ GENERATION = "kubevirt.io/vm-generation"  # annotation of a VMI: the generation 
 LOOK_AGAIN = 30.0  # seconds after which a start that could not be is tried again
 MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled", "Synchronized")  # conditions of the instance
 CHANGED = "a non-live-updatable field was changed in the template spec: it counts from the next start on"
+STAGED = "the template spec was changed, and vmRolloutStrategy is Stage: it counts from the next start on"
 TEMPLATE = "spec.template.spec"
 NAMED = 20  # fields that a condition names; the others are counted
 
@@ -272,7 +273,7 @@ def _waiting(evaluation: Evaluation) -> str:
     why = {path: f" ({rejection.code}: {render(rejection)})" for path, rejection in evaluation.refused.items()}
     named = [f"{path if path.startswith('spec.') else f'{TEMPLATE}.{path}'}{why.get(path, '')}" for path in evaluation.restart]
     more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-    return f"{CHANGED}: {', '.join(named[:NAMED])}{more}"
+    return f"{STAGED if evaluation.staged else CHANGED}: {', '.join(named[:NAMED])}{more}"
 
 
 def _spec(vm: Object) -> Object:

@@ -27,6 +27,7 @@ class Evaluation:
     restart: tuple[str, ...] = ()  # fields that wait for a restart
     template: Mapping[str, Any] = field(default_factory=dict)  # field of the VM's template -> its value without what is gone
     refused: Mapping[str, Rejection] = field(default_factory=dict)  # why fields of `restart` wait, where that is not obvious
+    staged: bool = False  # everything waits for a restart: vmRolloutStrategy is Stage
 
     def vmi_patch(self) -> Object:
         """A merge patch of the VMI's spec."""
@@ -55,7 +56,7 @@ def evaluate(running: RunningVm, contributors: Sequence[Contributor] = CONTRIBUT
     return Evaluation(
         live, tuple(path for each in contributions for path in each.migration), (*restart, *waiting, *rest),
         {path: value for each in contributions for path, value in each.template.items()},
-        {path: why for each in contributions for path, why in each.refused.items()})
+        {path: why for each in contributions for path, why in each.refused.items()}, staged=not running.live)
 
 
 def _claims(

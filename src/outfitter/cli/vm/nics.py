@@ -160,7 +160,7 @@ async def link(
         return [{**entry, "state": state} if entry["name"] == nic else entry for entry in interfaces], networks
 
     running = await _patch(client, name, change, dry_run=dry_run)
-    template_change.print_done(f"the link of {nic} of {name} is {state}", dry_run=dry_run)
+    template_change.print_done(f"the link of {nic} of {name} is set to {state}", dry_run=dry_run)
     if wait_ and running:
         await wait.until(client, f"given link state {state} of {nic}", {name: lambda vmi: any(
             entry.get("name") == nic and entry.get("linkState") == state

@@ -64,7 +64,8 @@ def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
     if not conditions.is_true(obj, "RestartRequired"):
         return answer
     why = str((conditions.find(obj, "RestartRequired") or {}).get("message") or "its template was changed")
-    return replace(answer, lines=(*answer.lines, why),
+    sentence = f"{answer.sentence.removesuffix(': nothing is wrong')}; a change of its template waits for a restart"
+    return replace(answer, sentence=sentence, lines=(*answer.lines, why),
                    todo=(*answer.todo, f"outfit vm restart {obj['metadata']['name']}"))
 
 
