@@ -299,6 +299,11 @@ def _pools(claim: Object) -> set[str]:
     return {_pool(result["driver"], result["pool"]) for result in pod_claims.allocation_results(claim)}
 
 
+def _allocated(claim: Object) -> list[str]:
+    results = pod_claims.allocation_results(claim)
+    return [str(DeviceId(result["driver"], result["pool"], result["device"])) for result in results]
+
+
 def _before_start(vmi: Object) -> list[str]:
     """Of interest to an index: VMIs whose devices are not known, or that have not started with them."""
     return [""] if conditions.find(vmi, READY) is not None and (
@@ -351,6 +356,7 @@ class DeviceStatus:
         enqueue_on_change(self._pods, self.queue, self._of_pod, reads=_read_of_pod)
         enqueue_on_change(self._claims, self.queue, self._of_claim, reads=_read_of_claim)
         self._claims.add_index("pool", _pools)
+        self._claims.add_index("device", _allocated)
         self._instances.add_index("before its start", _before_start)
         enqueue_on_change(self._published.slices, self.queue, self._of_slice)
         enqueue_on_change(self._kubevirts, self.queue, self._waiting)
@@ -386,10 +392,11 @@ class DeviceStatus:
 
     def _republished(self, old: Object | None, new: Object | None) -> None:
         """Devices appeared in a slice, or disappeared from it, left the bus, or may travel now: of interest to running VMIs
-        that have them."""
+        that have them, by their status, or by a claim where their status has no driver and pool."""
         for device, *_ in _listed(old) ^ _listed(new):
-            for vmi in self._instances.by("device", str(device)):
-                self.queue.add(key_of(vmi))
+            for key in (*map(key_of, self._instances.by("device", str(device))),
+                        *(key for claim in self._claims.by("device", str(device)) for key in self._of_claim(claim))):
+                self.queue.add(key)
 
     def _labelled(self, old: Object | None, new: Object | None) -> None:
         """A host can reach other devices once it has other labels, or plugs devices into running VMs; its other updates, which
