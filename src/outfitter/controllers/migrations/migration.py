@@ -26,7 +26,7 @@ from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
 PASSING = ("PreparingTarget", "TargetReady")  # phases from the hand-over to the start of the copy
-STARTS_WITHIN = 1.0  # seconds after which these are written, and Scheduling of one that was Pending
+STARTS_WITHIN = 0.5  # seconds after which these are written, and Scheduling of one that was Pending
 KEPT = 5  # finished migrations of a VMI
 RENDER_AGAIN = 5.0  # seconds after which a target pod that could not be created is tried again
 QUOTA = "exceeded quota"  # in the message of a pod that a ResourceQuota refused
