@@ -27,7 +27,17 @@ from outfitter.store.kube import Kube
 from outfitter.store.rest_config import RestConfig
 from tests import kubernetes
 from tests.cases.case import Case
-from tests.cases.case_product import ADMIN, GRACE, Answer, CaseScenario, NotDriven, object_path, replaced, settings_object
+from tests.cases.case_product import (
+    ADMIN,
+    GRACE,
+    OWNERS,
+    Answer,
+    CaseScenario,
+    NotDriven,
+    object_path,
+    replaced,
+    settings_object,
+)
 from tests.cases.cluster_rights import NUMBERS, ClusterApi, bind, control_plane, wrong_rights
 from tests.cases.step_checks import CHECKS
 from tests.cases.step_engine import EPOCH, is_right, user_named
@@ -111,8 +121,7 @@ class ClusterSteps(CaseScenario):
         rights = [obj for obj in given if is_right(obj)]
         await asyncio.to_thread(bind, self.api, rights)
         rest = [obj for obj in given if obj not in rights]
-        owners = ("VirtualMachine", "VirtualMachineInstance", "Node")
-        for obj in sorted(rest, key=lambda obj: (obj["kind"] not in owners, obj["kind"] != "Pod")):
+        for obj in sorted(rest, key=lambda obj: (obj["kind"] not in OWNERS, obj["kind"] != "Pod")):
             await self._put_on_server(self.own(obj))
         for obj in map(self.own, rest):
             await self._tell(self.api, obj)

@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from outfitter.api import kinds
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import live_migratable
 from outfitter.api.kubevirt.network_info import interface_name
 from outfitter.store.clock import rfc3339
 from tests.cases.case_product import object_path
@@ -28,7 +29,7 @@ class PlayedNodes:
         self._engine = engine
         self._stage = float(config.get("stageSeconds", STAGE))
         fails = config.get("failMigrations") or {}
-        self._fail_at, self._fails_left = fails.get("at"), int(fails.get("times", 0))
+        self._fail_at, self._fails_left = fails.get("at"), int(fails.get("times", 1))
         self._since: dict[tuple[str, str], float] = {}  # stage and uid -> when it began
         self._nodes: set[str] = set()  # those that exist are alive
         engine.kubelets = True
@@ -95,6 +96,8 @@ class PlayedNodes:
         pods = self._engine.launchers(vmi)
         if status.get("phase") != "Running":
             return self._begin(vmi, pods)
+        if self._unreported(vmi):
+            return self._migratable(vmi)
         state = status.get("migrationState") or {}
         uid = str(state.get("migrationUid") or "")
         if not uid or state.get("endTimestamp") or state.get("completed"):
@@ -113,6 +116,17 @@ class PlayedNodes:
             return False
         self._status(kinds.VMI, vmi, {"phase": "Running", "nodeName": running[0]["spec"]["nodeName"],
                                       "interfaces": _interfaces(vmi, running[0])})
+        return True
+
+    def _unreported(self, vmi: Object) -> bool:
+        return (vmi["status"].get("nodeName") in self._nodes and conditions.find(vmi, live_migratable.TYPE) is None
+                and not live_migratable.depends_on_claims(vmi))
+
+    def _migratable(self, vmi: Object) -> bool:
+        """What the agent of the product reports of a VMI that runs; one that has claims is reported by a controller."""
+        have = vmi["status"].get("conditions")
+        self._status(kinds.VMI, vmi, {"conditions": conditions.with_condition(
+            have, live_migratable.live_migratable(vmi), self._time())})
         return True
 
     def _prepare(self, vmi: Object, uid: str, now: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import admission, kinds
+from outfitter.api import admission, kinds, patch
 from outfitter.api.kinds import Object
 from outfitter.api.quantity import to_int
 from outfitter.api.write_request import WriteRequest
@@ -22,6 +22,18 @@ class QuotaRules(admission.AdmissionRules):
     def __init__(self, quotas: Sequence[Object]) -> None:
         super().__init__()
         self.quotas = list(quotas)
+
+    def apply(self, entry: Mapping[str, Any]) -> None:
+        """A change as a step of a case writes it: `kind`, `name`, `patch`."""
+        self.quotas = [patch.merge(one, entry["patch"]) if self._is(one, entry) else one for one in self.quotas]
+
+    def delete(self, entry: Mapping[str, Any]) -> None:
+        self.quotas = [one for one in self.quotas if not self._is(one, entry)]
+
+    @staticmethod
+    def _is(quota: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+        meta = quota["metadata"]
+        return bool(meta["name"] == entry["name"] and entry.get("namespace") in (None, meta.get("namespace")))
 
     def admit(self, change: WriteRequest) -> Object:
         admitted = super().admit(change)

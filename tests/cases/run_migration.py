@@ -1,5 +1,5 @@
 """Area migration: VMs move between played nodes, with an injected clock. The steps are run by `step_engine`; `held` reads the
-ledger's pages, `plan` asks what `outfit plan migrate` asks.
+ledger's pages, `plan` is `outfit plan migrate`.
 
 Cases that drain are a later step: `not_built` says so."""
 
@@ -9,18 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.api.kubevirt import kubevirt_config
 from outfitter.api.ledger_page.page_entries import read_bookings
-from outfitter.controllers.migrations import migration_plan
+from outfitter.cli.vm import plan_migrate
 from outfitter.ledger import book
 from outfitter.ledger.allocation_bookings import AllocationBookings
-from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.store.clock import rfc3339
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven, contains
 from tests.cases.played_nodes import PlayedNodes
 from tests.cases.run_hotplug import with_rights
 from tests.cases.step_engine import StepEngine, stepped
+from tests.controllers.planting import InProcess
 
 
 def not_built(case: Case) -> str:
@@ -85,18 +84,14 @@ class _Words:
         return None
 
     async def plan(self, entries: Sequence[Mapping[str, Any]]) -> list[str]:
-        return [line for entry in entries for line in self._plan(entry)]
+        return [line for entry in entries for line in await self._plan(entry)]
 
-    def _plan(self, entry: Mapping[str, Any]) -> list[str]:
-        engine = self._engine
-        vmi = next(obj for obj in engine.all(kinds.VMI) if obj["metadata"]["name"] == entry["vmi"])
-        definitions = {(one["metadata"]["namespace"], one["metadata"]["name"]): one
-                       for one in engine.all(kinds.NETWORK_ATTACHMENT)}
-        config = kubevirt_config.read_config(kubevirt_config.active_kubevirt(engine.all(kinds.KUBEVIRT)))
-        there = ClusterObjects(engine.all(kinds.VMI), engine.all(kinds.POD), engine.all(kinds.RESOURCE_CLAIM),
-                               engine.all(kinds.DEVICE_CLASS), engine.all(kinds.RESOURCE_SLICE), engine.all(kinds.LEDGER_PAGE),
-                               engine.all(kinds.NODE), templates=engine.all(kinds.RESOURCE_CLAIM_TEMPLATE))
-        found = migration_plan.plan(vmi, config, lambda namespace, name: definitions.get((namespace, name)), there)
+    async def _plan(self, entry: Mapping[str, Any]) -> list[str]:
+        vmi = self._engine.find({"kind": kinds.VMI.kind, "name": entry["vmi"]})
+        if vmi is None:
+            return [f"plan of {entry['vmi']}: there is no such VMI"]
+        client = InProcess(self._engine.store, vmi["metadata"]["namespace"])
+        found = await plan_migrate.planned(client, entry["vmi"])
         wrong = [f"plan of {entry['vmi']}: {key} is {is_}, not {entry[key]}" for key, is_ in (
             ("possible", found.possible), ("to", found.target)) if entry.get(key, is_) != is_]
         if not contains(found.reason, entry.get("reasonContains", "")):

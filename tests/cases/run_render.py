@@ -33,6 +33,7 @@ async def run(case: Case) -> list[str]:
             with faults:
                 async with place.product() as (product, api):
                     before = {pod["metadata"]["name"] for pod in given if pod["kind"] == "Pod"}
+                    await place.start_vms(api, case.config, given)
                     await product.settle()
                     targets = targets or await _made(api, given)
                     for target in reversed(targets):  # the case reports the first

@@ -48,7 +48,6 @@ from tests.cases.step_checks import CHECKS
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-BEFORE = 3600  # seconds before second 0 in which the given objects were created
 AT_ONCE = 0.9  # delays below a second, of retries, count as part of the step
 TURNS = 200  # of the controllers and the actors within one second
 # Kubernetes' own controllers, which act on nodes; nothing but the product is assumed to run.
@@ -113,7 +112,9 @@ class StepEngine(CaseScenario):
         """`without`: controllers of the product that do not run, because the case plays them."""
         super().__init__(Path())
         self.case, self.without = case, tuple(without)
-        self.clock = self.step_clock = StepClock(EPOCH - timedelta(seconds=BEFORE))
+        # The given objects are created at second 0, but for those that others are younger than.
+        self._before = sum(bool(obj["metadata"].get("creationTimestamp")) for obj in case.data.get("given") or ())
+        self.clock = self.step_clock = StepClock(EPOCH - timedelta(seconds=self._before))
         self._names = IdGenerator(random.Random(1))
         self._quotas = QuotaRules([obj for obj in case.data.get("given") or () if obj["kind"] == KIND])
         self.store = self._store = Memory(clock=self.clock, names=self._names, rules=self._quotas)
@@ -142,7 +143,7 @@ class StepEngine(CaseScenario):
         for namespace in sorted({obj["metadata"]["namespace"] for obj in created if obj["metadata"].get("namespace")}):
             await self._put(self.store_product, self.api, {"apiVersion": "v1", "kind": "Namespace",
                                                            "metadata": {"name": namespace}})
-        self.clock.advance(BEFORE - self.clock.monotonic())
+        self.clock.advance(self._before - self.clock.monotonic())
 
     async def start(self) -> None:
         """Start the product on the stored objects. Nodes are alive, although no agent of the product serves them."""
@@ -165,18 +166,18 @@ class StepEngine(CaseScenario):
     @property
     def now(self) -> float:
         """Seconds of the case."""
-        return self.clock.monotonic() - BEFORE
+        return self.clock.monotonic() - self._before
 
     async def settle(self) -> None:
         """Until the product is idle, nothing is due within the second, and no actor has anything to do."""
         end = math.floor(self.now + 1e-6) + AT_ONCE
         for _ in range(TURNS):
             await self.store_product.settle()
-            acted = [await actor.act(self.now) for actor in self.actors]
+            acted = [await actor.act(self.now) for actor in self.actors] + [self._end_deleted_pods()]
             if any(acted):
                 continue
             due = self.step_clock.due()
-            if due is None or due - BEFORE > end:
+            if due is None or due - self._before > end:
                 return
             self.clock.advance(max(0.0, due - self.clock.monotonic()))
         raise AssertionError(f"the case does not come to rest at {self.now}")
@@ -184,8 +185,9 @@ class StepEngine(CaseScenario):
     async def advance(self, second: float) -> None:
         """Go to a second. Seconds at which nothing is due are skipped: no controller would do anything."""
         while self.now < second:
-            dues = [self.step_clock.due(), *(actor.due(self.now) for actor in self.actors)]
-            known = [math.ceil(due - (BEFORE if index == 0 else 0) - 1e-6) for index, due in enumerate(dues) if due is not None]
+            sleeper = self.step_clock.due()
+            dues = [None if sleeper is None else sleeper - self._before, *(actor.due(self.now) for actor in self.actors)]
+            known = [math.ceil(due - 1e-6) for due in dues if due is not None]
             following = math.floor(self.now + 1e-6) + 1
             target = min(second, max(following, min(known, default=second)))
             self.clock.advance(target - self.now)
@@ -199,6 +201,7 @@ class StepEngine(CaseScenario):
         with faults:
             await self.start()
             try:
+                await self.start_vms(self.api, self.case.config, self.case.data.get("given") or ())
                 await self.settle()
                 for index, step in enumerate(self.case.expect.get("steps") or ()):
                     found = await self._step(step)
@@ -209,7 +212,7 @@ class StepEngine(CaseScenario):
 
     async def _step(self, step: Mapping[str, Any]) -> list[str]:
         await self.advance(float(step["at"]))
-        do, then = self.mapped(step.get("do") or {}), self.mapped(step.get("then") or {})
+        do = step.get("do") or {}
         if do.get("restart"):
             await self.stop()
             await self.start()
@@ -218,9 +221,10 @@ class StepEngine(CaseScenario):
         answers: list[Answer] = []
         for word, entries in do.items():
             if word in self.actions:
-                answers += self.actions[word](entries or (), user)
+                answers += self.actions[word](self.mapped(entries or ()), user)
             elif word not in ("restart", "user"):
                 raise NotDriven(f"do.{word} is not known to this runner")
+        then = self.mapped(step.get("then") or {})  # with the uids of what was created just now
         refused = (then["refused"] or {}) if "refused" in then else None
         wrong = self._refusals(refused, answers, changed=self._store.revision != revision)
         unchanged = [(entry, self._value(entry)) for entry in then.get("unchanged") or ()]
@@ -260,7 +264,11 @@ class StepEngine(CaseScenario):
         return answers
 
     def _apply(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
-        return [self._write("PATCH", self.shape(entry), entry["patch"], user) for entry in entries]
+        """A quota, which the product does not serve, is that of the played rules."""
+        for entry in entries:
+            if entry["kind"] == KIND:
+                self._quotas.apply(entry)
+        return [self._write("PATCH", self.shape(entry), entry["patch"], user) for entry in entries if entry["kind"] != KIND]
 
     def _apply_status(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
         return [self._write("PATCH", self.shape(entry), entry["patch"], user, "status") for entry in entries]
@@ -270,11 +278,20 @@ class StepEngine(CaseScenario):
         answers = []
         for entry in entries:
             if entry["kind"] == KIND:
-                self._quotas.quotas = [one for one in self._quotas.quotas if one["metadata"]["name"] != entry["name"]]
+                self._quotas.delete(entry)
                 continue
             at_once_ = self.kind(entry["kind"]) == kinds.POD and not self.kubelets
             answers.append(self._write("DELETE", self.shape(entry), {"gracePeriodSeconds": 0} if at_once_ else None, user))
         return answers
+
+    def _end_deleted_pods(self) -> bool:
+        """Those that the product deleted before they ran, where no kubelet is played: nothing would end them."""
+        ending = [pod for pod in self.all(kinds.POD) if pod["metadata"].get("deletionTimestamp")
+                  and (pod.get("status") or {}).get("phase") in (None, "Pending")] if not self.kubelets else []
+        for pod in ending:
+            shape = {**pod, "apiVersion": kinds.POD.api_version, "kind": kinds.POD.kind}
+            self._write("DELETE", shape, {"gracePeriodSeconds": 0}, ADMIN)
+        return bool(ending)
 
     def _write(self, method: str, obj: Object, body: Object | None, user: auth.User, subresource: str = "") -> Answer:
         """As an administrator, or as a user of the case whose rights the authorizer knows."""
