@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -23,7 +23,14 @@ AREAS: Mapping[str, tuple[str, Check]] = {  # area -> the format it belongs to, 
     "allocator": ("dra", dra_vocabulary.ALLOCATOR),
     "cel": ("dra", dra_vocabulary.CEL),
 }
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Times stay text, as in JSON."""
+
+    yaml_implicit_resolvers: ClassVar[Mapping[str, Any]] = {
+        letter: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
+        for letter, known in yaml.SafeLoader.yaml_implicit_resolvers.items()}
 
 
 @dataclass(slots=True)
@@ -79,7 +86,7 @@ def _files(folders: Sequence[Path]) -> list[Path]:
 def read(file: Path) -> Iterator[Case]:
     try:
         text = file.read_text(encoding="utf-8")
-        content = json.loads(text) if file.suffix == ".json" else yaml.load(text, Loader=_LOADER)
+        content = json.loads(text) if file.suffix == ".json" else yaml.load(text, Loader=_Loader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         yield _broken(file, "unreadable", f"cannot be read: {error}")
         return

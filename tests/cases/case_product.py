@@ -230,6 +230,12 @@ class CaseScenario:
             raise NotDriven(f"the settings of the case were refused: {answer.body.get('message')}")
 
 
+def named_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a step names, with the name and namespace of a whole object in their place."""
+    meta = entry.get("metadata") or {}
+    return {**entry, **{key: meta[key] for key in ("name", "namespace") if key in meta}}
+
+
 async def _stored_settings(api: Api, kubevirt: Object) -> Answer:
     answer = await api.create(kubevirt)
     if answer.status != http.HTTPStatus.CONFLICT:

@@ -11,10 +11,11 @@ import functools
 import http
 import itertools
 import json
+import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -31,7 +32,27 @@ from tests.cases.step_engine import is_right
 
 RIGHTS = "rbac.authorization.k8s.io"
 AUTHORIZATION = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+ROOT = Path(__file__).resolve().parents[2]
+_sources: list[Callable[[], Path | None]] = [kubernetes.assets]  # of the programs of a control plane
 NUMBERS = itertools.count(1)  # of namespaces: one of a real server does not come back, so that each case has its own
+
+
+@functools.cache
+def built_programs() -> Path | None:
+    """What `make kube-assets` has built."""
+    found = subprocess.run([ROOT / "scripts" / "kube-assets", "--path"], capture_output=True, text=True, check=False)
+    return Path(found.stdout.strip()) if found.returncode == 0 else None
+
+
+def use_built_programs() -> None:
+    """Also those that the environment does not name."""
+    if built_programs not in _sources:
+        _sources.append(built_programs)
+
+
+def programs() -> Path | None:
+    """Of a control plane."""
+    return next((found for source in _sources if (found := source()) is not None), None)
 
 
 @functools.cache
@@ -39,7 +60,7 @@ def control_plane() -> kubernetes.Cluster:
     """One for all cases of this process, with the roles of an installation."""
     folder = tempfile.TemporaryDirectory(prefix="outfitter-cases-")
     atexit.register(folder.cleanup)
-    cluster = kubernetes.Cluster(Path(folder.name)).start()
+    cluster = kubernetes.Cluster(Path(folder.name), binaries=programs()).start()
     atexit.register(cluster.stop)
     for namespace in (names.NAMESPACE, "kubevirt"):
         cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -104,6 +125,11 @@ def bind(api: ClusterApi, rights: Sequence[Object]) -> None:
             raise NotDriven(f"given {obj['kind']} {meta['name']} was refused: {answer.body.get('message')}")
 
 
+def in_namespaces(rights: Sequence[Object], namespaces: Mapping[str, str]) -> list[Object]:
+    """Roles and bindings in other namespaces. Their subjects stay who they are: a user of a case is known by a name."""
+    return [{**obj, "metadata": replaced(obj["metadata"], namespaces)} for obj in rights]
+
+
 def wrong_rights(api: ClusterApi, entry: Mapping[str, Any]) -> list[str]:
     return list(_wrong_rights(api, entry))
 
@@ -140,7 +166,7 @@ class ClusterRights:
         self._namespaces = {name: f"{name}-{number}" for name in used}
         for namespace in self._namespaces.values():
             self._api.at_once("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        bind(self._api, replaced([dict(obj) for obj in given if is_right(obj)], self._namespaces))
+        bind(self._api, in_namespaces([obj for obj in given if is_right(obj)], self._namespaces))
 
     def allows(self, user: auth.User, verb: str, kind: Kind, obj: Object, subresource: str) -> bool:
         namespace = str(obj["metadata"].get("namespace") or "") if kind.namespaced else ""

@@ -55,7 +55,7 @@ THEN: Mapping[str, Check] = {
 }
 DO: Mapping[str, Check] = {
     "apply": _CHANGE, "applyStatus": _CHANGE, "create": _CREATED, "restart": anything, "user": anything,
-    "delete": each(plain("apiVersion", "kind", "name", "namespace", "metadata")),
+    "delete": each(plain("apiVersion", "kind", "name", "namespace", "metadata", "spec", "status")),
 }
 STEPS = each(keys({"at": anything, "do": keys(DO), "then": keys(THEN)}))
 # Area migration has the words of hotplug and these.

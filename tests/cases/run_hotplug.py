@@ -11,7 +11,7 @@ import pytest
 from tests import kubernetes
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven
-from tests.cases.cluster_rights import ClusterRights
+from tests.cases.cluster_rights import ClusterRights, programs
 from tests.cases.cluster_steps import ClusterSteps, runs_on_a_server
 from tests.cases.played_migrations import CONTROLLER, PlayedMigrations, plays
 from tests.cases.played_nodes import PlayedNodes
@@ -28,7 +28,7 @@ def with_rights(case: Case, engine: StepEngine) -> None:
     """Let a real server decide what the users of a case may do; pytest.skip without one."""
     if not about_rights(case):
         return
-    if kubernetes.assets() is None:
+    if programs() is None:
         pytest.skip(f"rights are those of a real kube-apiserver: {kubernetes.MISSING}")
     engine.authorizer = rights = ClusterRights(case)
     engine.words["rbac"] = rights.rbac
@@ -36,7 +36,7 @@ def with_rights(case: Case, engine: StepEngine) -> None:
 
 async def run(case: Case) -> list[str]:
     try:
-        if about_rights(case) and kubernetes.assets() is not None and runs_on_a_server(case):
+        if about_rights(case) and programs() is not None and runs_on_a_server(case):
             return await ClusterSteps(case).run()
         played = plays(dict(case.config))
         async with stepped(case, without=(*OF_KUBERNETES, CONTROLLER) if played else OF_KUBERNETES) as engine:

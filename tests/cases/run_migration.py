@@ -93,7 +93,7 @@ class _Words:
         client = InProcess(self._engine.store, vmi["metadata"]["namespace"])
         found = await plan_migrate.planned(client, entry["vmi"])
         wrong = [f"plan of {entry['vmi']}: {key} is {is_}, not {entry[key]}" for key, is_ in (
-            ("possible", found.possible), ("to", found.target)) if entry.get(key, is_) != is_]
+            ("possible", found.possible), ("to", found.target or None)) if entry.get(key, is_) != is_]
         if not contains(found.reason, entry.get("reasonContains", "")):
             wrong.append(f"plan of {entry['vmi']}: the reason is {found.reason}")
         if "devices" in entry:

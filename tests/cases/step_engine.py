@@ -39,6 +39,7 @@ from tests.cases.case_product import (
     NotDriven,
     contains,
     kind_of,
+    named_entry,
     object_path,
     replaced,
 )
@@ -276,7 +277,7 @@ class StepEngine(CaseScenario):
     def _delete(self, entries: Sequence[Mapping[str, Any]], user: auth.User) -> list[Answer]:
         """A pod is gone at once where no kubelet is played: nothing would end it."""
         answers = []
-        for entry in entries:
+        for entry in map(named_entry, entries):
             if entry["kind"] == KIND:
                 self._quotas.delete(entry)
                 continue

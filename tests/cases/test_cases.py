@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cases import areas, plugin
+from tests.cases import areas, cluster_rights, plugin
 from tests.cases.case import Case, read_all
 
 
@@ -30,6 +30,8 @@ async def test_case(case: Case, request: pytest.FixtureRequest) -> None:
         pytest.skip(f"area {case.area} is not built yet and has no runner")
     if (why := areas.CASE_NOT_BUILT(case)) and not request.config.getoption(plugin.NOT_BUILT):
         pytest.skip(f"not built yet: {why}")
+    if request.config.getoption(plugin.FOLDER) is not None:  # all that can be judged is to be
+        cluster_rights.use_built_programs()
     wrong = await areas.RUNNERS[case.area](case.without(areas.NOT_COMPARED.get(case.area, ())))
     if wrong:
         pytest.fail("\n".join([f"{case.file.name}: {case.name}", *(f"- {line}" for line in wrong)]), pytrace=False)

@@ -15,7 +15,9 @@ from outfitter.api import kinds
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.manager import ControllerContext
 from outfitter.store.base import Store
-from tests.cases import areas, plugin
+from tests import kubernetes
+from tests.cases import areas, cluster_rights, plugin
+from tests.cases.case import read_all
 from tests.cases.sample_cases import ALLOCATOR, HOLDS, HOTPLUG, NOVA, STRANGE, WAITING, kubevirt
 
 pytest_plugins = ["pytester"]
@@ -194,3 +196,22 @@ def test_the_command_of_the_documentation(tmp_path: Path) -> None:
                "-p", "no:cacheprovider", "-k", "documented and not command")
     done = subprocess.run(command, cwd=plugin.ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_times_stay_text(tmp_path: Path) -> None:
+    write(tmp_path / "cases", "times.yaml",
+          "- {name: times, area: hotplug, given: [{kind: Node, status: {since: 1970-01-01T00:00:00Z}}]}")
+    [case] = read_all(tmp_path / "cases")
+    assert case.data["given"][0]["status"] == {"since": "1970-01-01T00:00:00Z"}
+
+
+def test_programs_of_a_control_plane_that_were_built_are_used_when_cases_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setattr(cluster_rights, "_sources", [kubernetes.assets])
+    monkeypatch.setattr(cluster_rights, "built_programs", lambda: tmp_path)
+    assert cluster_rights.programs() is None
+    cluster_rights.use_built_programs()
+    cluster_rights.use_built_programs()
+    assert cluster_rights.programs() == tmp_path
