@@ -84,8 +84,8 @@ class PodPreparation:
         return Unprepared(result, host_failed=True) if result is not None else None
 
     def claims(self, pod: Object) -> list[Object]:
-        """Those of a pod that are known and allocated."""
-        names = [name for _, name in pod_claims.claim_names(pod) if name]
+        """Those of a pod that are known and allocated, each once: a pod may refer to a claim under several names."""
+        names = dict.fromkeys(name for _, name in pod_claims.claim_names(pod) if name)
         claims = [self._claim(pod["metadata"]["namespace"], name) for name in names]
         return [claim for claim in claims if claim is not None and (claim.get("status") or {}).get("allocation")]
 
