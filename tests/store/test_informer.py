@@ -233,10 +233,11 @@ async def test_one_that_went_and_another_of_its_name_are_two(clock: ManualClock)
         assert await same(informer, store)
 
 
-async def test_who_came_first_is_oldest(store: Flaky, clock: ManualClock) -> None:
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_who_came_first_is_oldest(store: Flaky, clock: ManualClock, seconds: int) -> None:
     for name in ("z", "y"):
         await store.create(CONFIG_MAP, config(name))
-        clock.advance(1)
+        clock.advance(seconds)
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
     async with running(informer):
         for name in ("x", "w"):

@@ -61,11 +61,6 @@ def _delay(failures: int) -> float:
     return min(LONGEST_DELAY, FIRST_DELAY * float(2 ** min(failures - 1, 9))) if failures else 0.0
 
 
-def _creation_order(entry: tuple[str, Object]) -> tuple[str, str]:
-    key, obj = entry
-    return str(obj["metadata"].get("creationTimestamp") or ""), key
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectSelector:
     """The part of a kind that a process reads: the server sends nothing else. An object that leaves it is seen to go."""
@@ -236,11 +231,18 @@ class Informer(Generic[T]):
         self._written = {key: number for key, number in self._written.items() if number > _number(revision)}
         for key in [key for key in self._items if key not in fresh and key not in self._written]:
             self._put(key, None)
-        for key, obj in sorted(fresh.items(), key=_creation_order):
+        for key, obj in sorted(fresh.items(), key=self._creation_order):
             if self._versions.get(key) != obj["metadata"].get("resourceVersion") and key not in self._written:
                 self._put(key, obj)
         self.revision = revision
         self._synced.set()
+
+    def _creation_order(self, entry: tuple[str, Object]) -> tuple[str, int, str]:
+        """Of objects of one second in the first list those whose last write is earlier come first: where none was written
+        since, that is the order of creation."""
+        key, obj = entry
+        revision = _number(obj["metadata"].get("resourceVersion") or "") if not self._synced.is_set() else 0
+        return str(obj["metadata"].get("creationTimestamp") or ""), revision, key
 
     def _changes(self, since: str) -> AsyncIterator[Event]:
         return self._store.watch(self.kind, self._namespace, since=since, labels=self._labels, fields=self._fields,
