@@ -113,10 +113,15 @@ class DeviceAssignment:
             await self._report.waiting(pod, Rejection.of(RejectionCode.DEVICE_PLUGIN_MISSING, resources=tuple(missing),
                                                          host=host.name), WAITS_FOR_PLUGIN)
             return NotYet()
+        older = None if device_admission.is_complete(pod) else self._preferences.asked_before(host.name, uid, wanted)
+        if older is not None:
+            self._behind.setdefault(older, set()).add(key_of(pod))
+            return NotYet()
         decided = self._decide(manager, pod, wanted)
         devices = await self._preferred(manager, pod, wanted) if isinstance(decided, Preference) else decided
         if isinstance(devices, NotYet):
             return devices
+        self._preferred_by_all(uid)
         if isinstance(devices, Rejection):
             if (older := self._older(manager, pod, wanted)) is not None:
                 self._behind.setdefault(older, set()).add(key_of(pod))
@@ -160,6 +165,7 @@ class DeviceAssignment:
     async def _preferred(self, manager: DeviceManager, pod: Object, wanted: frozenset[str]) -> NotYet | Rejection:
         """What plugins prefer is asked for while the host's lock is free."""
         uid = pod["metadata"]["uid"]
+        self._preferences.begin(manager.host, uid, wanted)
         failed = await self._stage(pod, "GetPreferredAllocation", lambda: self._preferences.ask(
             manager, uid, lambda: self._decide(manager, pod, wanted)))
         if failed is None:  # its choice is gone: it is asked again
@@ -167,7 +173,15 @@ class DeviceAssignment:
         if isinstance(failed, NotReady):  # in the plugin's own words
             return Rejection.of(RejectionCode.PLUGIN_CALL_FAILED, message="device plugin GetPreferredAllocation rpc failed "
                                                                           f"with err: {failed.message}")
-        return failed if isinstance(failed, NotYet) else await self._plugin_failed(pod, "GetPreferredAllocation", failed)
+        if isinstance(failed, NotYet):
+            return failed
+        self._preferred_by_all(uid)
+        return await self._plugin_failed(pod, "GetPreferredAllocation", failed)
+
+    def _preferred_by_all(self, uid: str) -> None:
+        """No plugin is asked for a pod any more: younger ones that want its resources go on."""
+        if self._preferences.end(uid):
+            self._decided(uid)
 
     def _older(self, manager: DeviceManager, pod: Object, wanted: frozenset[str]) -> str | None:
         """Of a pod that is rejected: the older one without whose devices it would not be, and which is not decided yet."""

@@ -131,7 +131,10 @@ class HeldDevices:
         return out
 
     def _is_before(self, other: str, uid: str) -> bool:
-        return other in self.admitted or self._pods[other].runs or self._age(other) < self._age(uid)
+        return other in self.admitted or self._pods[other].runs or self.is_older(other, uid)
+
+    def is_older(self, other: str, uid: str) -> bool:
+        return self._age(other) < self._age(uid)
 
     def undecided_before(self, host: str, uid: str) -> list[str]:
         """Older pods of the host that ask for devices and may still be rejected, the oldest first."""
