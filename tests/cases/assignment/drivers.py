@@ -101,11 +101,11 @@ class PlayedDriver:
         """Claim uid -> its name and error, of those that it answers."""
         self.calls.append((method, [claim.name for claim in request.claims]))
         await self._seen(method, self.name)
-        fails = (self.keys.get("fails") or {}).get(method) or {}
-        if isinstance(fails, str):
-            await context.abort(grpc.StatusCode.UNKNOWN, fails)
+        fails = (self.keys.get("fails") or {}).get(method, {})
+        if not isinstance(fails, Mapping):
+            await context.abort(grpc.StatusCode.UNKNOWN, str(fails))
         skips = (self.keys.get("skips") or {}).get(method) or ()
-        return {claim.uid: (claim.name, fails.get(claim.name, "")) for claim in request.claims if claim.name not in skips}
+        return {claim.uid: (claim.name, str(fails.get(claim.name, ""))) for claim in request.claims if claim.name not in skips}
 
     def _prepare(self, pb: Any) -> Any:
         async def call(request: Any, context: Any) -> Any:

@@ -13,12 +13,14 @@ from typing import Any
 import grpc.aio
 from click.testing import CliRunner
 
+from outfitter.api.kinds import Object
 from outfitter.cli import main
 from tests.node.kubelet import kubelet_client
 from tests.node.readers.reader_client import ReaderClient
 
 WAIT = 120.0  # seconds of real time
-EVENTS = {1: "ADDED", 2: "MODIFIED", 3: "DELETED", 4: "INITIAL_SYNC_COMPLETE"}
+SYNCED = "INITIAL_SYNC_COMPLETE"
+EVENTS = {1: "ADDED", 2: "MODIFIED", 3: "DELETED", 4: SYNCED}
 Devices = dict[str, dict[str, dict[str, list[str]]]]  # pod -> container -> resource -> ids
 
 
@@ -63,15 +65,15 @@ class Monitor(ReaderClient):
             return False
         return True
 
-    async def page(self) -> list[str]:
-        """The names on /pods."""
+    async def page(self) -> dict[str, Object]:
+        """The pods on /pods, by name."""
         reader, writer = await asyncio.open_unix_connection(str(self.folder / "pods-api" / "http.sock"))
         writer.write(b"GET /pods HTTP/1.1\r\nhost: local\r\nconnection: close\r\n\r\n")
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         if b"chunked" in head.lower():
             body = _unchunked(body)
-        return [pod_name(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in json.loads(body)["items"]]
+        return {pod_name(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in json.loads(body)["items"]}
 
     async def cni(self, pod: str, resources: list[str]) -> dict[str, list[str]] | None:
         """What a CNI plugin gets; None: an error."""
@@ -130,7 +132,8 @@ class PodView:
         meta = _fields(fields[1][0])
         self.name = pod_name(_text(meta, 3), _text(meta, 1))
         self.uid, self.revision = _text(meta, 5), _text(meta, 6)
-        statuses = _fields(fields[3][0]).get(8, []) if 3 in fields else []
+        status = _fields(fields[3][0]) if 3 in fields else {}
+        statuses = [*status.get(8, []), *status.get(10, [])]  # of containers and of init containers
         states = [_fields(each).get(2, [b""])[0] for each in statuses]
         self.runs = any({2, 3} & _fields(state).keys() for state in states)  # running or terminated
 

@@ -140,9 +140,9 @@ class PlayedPlugin:
     # -- its services
 
     def _list(self) -> Any:
-        unhealthy = self.keys.get("unhealthy") or ()
+        unhealthy = set(map(str, self.keys.get("unhealthy") or ()))
         return pb.ListAndWatchResponse(devices=[
-            pb.Device(ID=str(each), health="Unhealthy" if each in unhealthy else "Healthy",
+            pb.Device(ID=str(each), health="Unhealthy" if str(each) in unhealthy else "Healthy",
                       topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in nodes]) if nodes else None)
             for each, nodes in self.devices.items()])
 
@@ -165,7 +165,7 @@ class PlayedPlugin:
         await self._seen(method, self.name)
         text = (self.keys.get("fails") or {}).get(method)
         if text is not None:
-            await context.abort(grpc.StatusCode.UNKNOWN, text)
+            await context.abort(grpc.StatusCode.UNKNOWN, str(text))
 
     async def _options(self, request: Any, context: Any) -> Any:
         await self._begin("GetDevicePluginOptions", None, context)
@@ -182,7 +182,7 @@ class PlayedPlugin:
             await self._begin("GetPreferredAllocation", {
                 "available": list(each.available_deviceIDs), "must": list(each.must_include_deviceIDs),
                 "size": each.allocation_size}, context)
-            answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=self.keys.get("prefers") or ()))
+            answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=map(str, self.keys.get("prefers") or ())))
         return pb.PreferredAllocationResponse(container_responses=answers)
 
     async def _allocate(self, request: Any, context: Any) -> Any:

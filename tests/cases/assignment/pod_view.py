@@ -42,9 +42,13 @@ def has_all(pod: Object) -> bool:
                for each in containers(pod) for name, count in limits(each).items())
 
 
+def container_statuses(pod: Object) -> list[Object]:
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
 def started(pod: Object) -> bool:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    return any({"running", "terminated"} & (each.get("state") or {}).keys() for each in statuses)
+    return any({"running", "terminated"} & (each.get("state") or {}).keys() for each in container_statuses(pod))
 
 
 def spec_changes(written: Any, now: Any, path: str = "spec") -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 from outfitter.api.kinds import Object
 from outfitter.node.device_manager import checkpoint
 from outfitter.node.device_manager.checkpoint import DeviceCheckpoint
-from tests.cases.assignment.monitors import Monitor, numa_of, pod_name
+from tests.cases.assignment.monitors import SYNCED, Monitor, numa_of, pod_name
+from tests.cases.assignment.pod_view import assigned, has_all
 from tests.cases.assignment.world import World
 
 
@@ -25,13 +26,13 @@ def matches(found: Sequence[str], wanted: Any) -> bool:
 
 
 def same_devices(found: Mapping[str, Sequence[str]], wanted: Mapping[str, Any]) -> bool:
-    """Resource -> ids, complete."""
-    return found.keys() == wanted.keys() and all(matches(found[name], ids) for name, ids in wanted.items())
+    """Resource -> ids, complete; of what is not there, none."""
+    return all(matches(found.get(name, ()), wanted.get(name, ())) for name in {*found, *wanted})
 
 
 def same_pod(found: Mapping[str, Mapping[str, Sequence[str]]], wanted: Any) -> bool:
     return wanted == "any" or (found.keys() == wanted.keys() and all(
-        wanted[name] == "any" or same_devices(found[name], wanted[name]) for name in wanted))
+        wanted[name] == "any" or same_devices(found[name], wanted[name] or {}) for name in wanted))
 
 
 async def compare_readers(wanted: Mapping[str, Any], world: World) -> list[str]:
@@ -98,7 +99,9 @@ class _Readers:
                     for device in claim.claim_resources:
                         key = f"{device.driver_name}/{device.pool_name}/{device.device_name}"
                         place[key] = [each.name for each in device.cdi_devices]
-        return None if all(found.get(name) == each for name, each in wanted.items()) else found
+        same = all(found.get(name, {}) == {container: claims for container, claims in each.items() if claims}
+                   for name, each in wanted.items())
+        return None if same else found
 
     async def _page(self, wanted: Sequence[str]) -> Any:
         page, listed = sorted(await self._monitor.page()), sorted(pod.name for pod in await self._monitor.listed())
@@ -109,7 +112,7 @@ class _Readers:
         return None if found == wanted else found
 
     async def _watch(self, wanted: Sequence[str]) -> Any:
-        return None if list(self._events) == list(wanted) else list(self._events)
+        return None if _initial_sorted(self._events) == _initial_sorted(wanted) else list(self._events)
 
     async def _cni(self, wanted: Sequence[Mapping[str, Any]]) -> Any:
         for each in wanted:
@@ -117,6 +120,17 @@ class _Readers:
             if (found is None) is not (each["devices"] is None) or not same_devices(found or {}, each["devices"] or {}):
                 return {"pod": each["pod"], "devices": found}
         return None
+
+
+def _initial_sorted(events: Sequence[str]) -> list[str]:
+    """The pods that a stream begins with come in no certain order: sorted by name."""
+    out: list[str] = []
+    for event in events:
+        out.append(event)
+        if event == SYNCED:
+            begin = next((at for at in range(len(out) - 1, 0, -1) if not out[at - 1].startswith("ADDED ")), 0)
+            out[begin:-1] = sorted(out[begin:-1])
+    return out
 
 
 def compare_checkpoint(wanted: Mapping[str, Any], world: World, pods: Mapping[str, Object]) -> list[str]:
@@ -133,8 +147,7 @@ def compare_checkpoint(wanted: Mapping[str, Any], world: World, pods: Mapping[st
     return [] if same else [f"checkpoint: {found}, not {wanted}"]
 
 
-async def reader_invariants(world: World, pods: Mapping[str, Object],
-                            assigned: Callable[[Object], Mapping[str, Mapping[str, Sequence[str]]]]) -> list[str]:
+async def reader_invariants(world: World, pods: Mapping[str, Object]) -> list[str]:
     """What runs is shown, with what it has in the API; what is shown lacks nothing."""
     wrong: list[str] = []
     for node in world.nodes.values():
@@ -145,6 +158,10 @@ async def reader_invariants(world: World, pods: Mapping[str, Object],
             if pod["spec"]["nodeName"] == node.name and (pod.get("status") or {}).get("phase") == "Running":
                 wrong += [f"{name} runs, and is not {where}" for where, has in (("in List", listed), ("on /pods", page))
                           if name not in has]
+        for name, shown in page.items():
+            have = assigned(pods[name]) if name in pods else {}
+            if not has_all(shown) or assigned(shown) != have:
+                wrong.append(f"/pods has {assigned(shown)} of {name}, and the API {have}")
         for name, found in listed.items():
             have = assigned(pods[name]) if name in pods else {}
             if any({resource: sorted(ids) for resource, ids in have.get(container, {}).items()} != {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.cases.assignment.world import PlayedNode, World
 from tests.cases.case_product import Answer, NotDriven
 
 Step = Mapping[str, Any]
+UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class StepError(Exception):
@@ -29,6 +31,7 @@ class Steps:
     def __init__(self, world: World) -> None:
         self._world = world
         self._races: dict[str, Step] = {}
+        self._restarting: set[PlayedNode] = set()  # whose agent is to run, and cannot reach the API server
         self._namespaces = dict(_claim_namespaces(world))
         for node in world.nodes.values():
             node.store.before_write = self._before_write
@@ -86,7 +89,7 @@ class Steps:
             answer = await self._world.send("POST", f"/api/v1/namespaces/{namespace}/pods", self._pod(pod))
             _check(answer)
             self._world.created[answer.body["metadata"]["uid"]] = self._pod(pod)["spec"]
-            for claim in (pod.get("claims") or {}).values():
+            for claim in dict.fromkeys((pod.get("claims") or {}).values()):
                 await self._allocate(claim, answer.body)
 
     async def _namespace(self, name: str) -> None:
@@ -142,6 +145,8 @@ class Steps:
     async def _api(self, step: Step) -> None:
         for node in self._world.nodes.values():
             node.store.set_mode("" if step["agent"] == "back" else step["agent"])
+        while self._restarting and step["agent"] != "away":
+            await self._start_process(self._restarting.pop())
 
     # -- plugins
 
@@ -172,7 +177,8 @@ class Steps:
         endpoint = step.get("endpoint")
         if endpoint is None:
             name = f"registered-{len(self._world.plugins)}"
-            plugin = PlayedPlugin(name, {"resource": step["resource"], "devices": {}}, node.folder, self.seen)
+            keys = {key: step[key] for key in ("resource", "version", "node") if key in step}
+            plugin = PlayedPlugin(name, keys, node.folder, self.seen)
             self._world.plugins[name] = plugin
             await plugin.listen()
             endpoint = plugin.socket.name
@@ -214,11 +220,23 @@ class Steps:
     # -- agents and time
 
     async def _stop_agent(self, step: Step) -> None:
-        await self._world.node(step.get("node")).kill()
+        node = self._world.node(step.get("node"))
+        await self._kill(node)
+        self._change_checkpoints(node, step.get("checkpoint", "kept"))
 
     async def _start_agent(self, step: Step) -> None:
         node = self._world.node(step.get("node"))
         self._change_checkpoints(node, step.get("checkpoint", "kept"))
+        await self._start_process(node)
+
+    async def _start_process(self, node: PlayedNode) -> None:
+        """Of the agent. It ends while the API server is away; its supervisor starts it until it is there."""
+        if node.store.mode == "away":
+            self._restarting.add(node)
+            return
+        for plugin in self._world.plugins.values():
+            if plugin.watched and not plugin.keys.get("returns", True) and plugin.socket.is_relative_to(node.folder):
+                await plugin.stop()  # an agent finds every socket that is there
         plugins = [each for each in self._world.plugins.values() if each.running and each.socket.is_relative_to(node.folder)]
         drivers = [each for each in self._world.drivers.values() if each.running and each.socket.is_relative_to(node.folder)]
         found: list[PlayedPlugin | PlayedDriver] = [*(each for each in plugins if each.watched), *drivers]  # by their sockets
@@ -234,8 +252,12 @@ class Steps:
             await self._publish(driver)
 
     async def _restart_agent(self, step: Step) -> None:
-        await self._stop_agent(step)
+        await self._kill(self._world.node(step.get("node")))
         await self._start_agent(step)
+
+    async def _kill(self, node: PlayedNode) -> None:
+        self._restarting.discard(node)
+        await node.kill()
 
     def _change_checkpoints(self, node: PlayedNode, how: str) -> None:
         for name, content in node.checkpoints().items():
@@ -293,18 +315,18 @@ def _container(given: Mapping[str, Any]) -> Object:
 
 
 def _assigned(devices: Mapping[str, Sequence[str]]) -> list[Object]:
-    return [{"resourceName": resource, "deviceIDs": list(ids)} for resource, ids in devices.items()]
+    return [{"resourceName": resource, "deviceIDs": list(map(str, ids))} for resource, ids in devices.items()]
 
 
 def _one_id_changed(content: bytes) -> bytes:
-    """The file with one id of a device changed, where it has one."""
+    """The file with one id changed, where it has one: of a device, or of a claim."""
     whole = json.loads(content)
-    data = whole.get("Data")
-    for entry in (data.get("PodDeviceEntries") or ()) if isinstance(data, dict) else ():
-        for ids in entry["DeviceIDs"].values():
-            if ids:
-                ids[0] += "x"
-                return json.dumps(whole).encode()
+    data = whole["Data"]
     if isinstance(data, str):
-        whole["Data"] = data.replace('"', "'", 1)
+        whole["Data"] = UID.sub(lambda found: f"0{found[0][1:]}" if found[0][0] != "0" else f"1{found[0][1:]}", data, count=1)
+        return json.dumps(whole).encode()
+    lists = [ids for entry in data["PodDeviceEntries"] or () for ids in entry["DeviceIDs"].values()]
+    lists += (data["RegisteredDevices"] or {}).values()
+    if ids := next(filter(None, lists), None):
+        ids[0] += "x"
     return json.dumps(whole).encode()

@@ -21,6 +21,7 @@ from outfitter import app
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.controllers.manager import ControllerContext, ControllerManager
+from outfitter.errors import Invalid
 from outfitter.inventory.config import Config, HostSettings, TopologyManagerSettings, UnhealthyDevice
 from outfitter.inventory.simulation import hosts_file
 from outfitter.roles.hosts import simulated_hosts
@@ -60,12 +61,11 @@ class PlayedNode:
         self.context: ControllerContext | None = None
         self._manager: ControllerManager | None = None
         self._agents: HostAgents | None = None
-        rows = dict(enumerate(keys.get("distances") or ()))
-        numa = [{"id": number, "cpus": f"{number * 2}-{number * 2 + 1}", "memory": "4Gi",
-                 **({"distances": rows[place]} if place in rows else {})}
-                for place, number in enumerate(keys.get("numa") or [0])]
-        text = yaml.safe_dump({"hosts": [{"name": name, "cpus": 2 * (max(keys.get("numa") or [0]) + 1),
-                                          "memory": f"{4 * len(numa)}Gi", "numa": numa}]})
+        numbers = keys.get("numa") or [0]
+        rows = keys.get("distances") or [[10 if one == other else 20 for other in numbers] for one in numbers]
+        numa = [{"id": number, "cpus": f"{number * 2}-{number * 2 + 1}", "memory": "4Gi", "distances": row}
+                for number, row in zip(numbers, rows, strict=True)]
+        text = yaml.safe_dump({"hosts": [{"name": name, "memory": f"{4 * len(numa)}Gi", "numa": numa}]})
         settings = TopologyManagerSettings(keys.get("policy", "none"), keys.get("scope", "container"),
                                            keys.get("options") or {})
         config = Config(HostSettings(topology_manager=settings,
@@ -76,10 +76,14 @@ class PlayedNode:
     async def start(self) -> None:
         self._starts += 1
         self._shown.clear()
-        self.context = ControllerContext(self.store, clock=self._world.clock, names=self._world.names, component="kubelet")
-        self._agents = HostAgents(self.context, [self._host], assigned_field=self.assigned_field,
-                                  connect=self._world.wire.connect,
-                                  connect_driver=lambda socket, services: CountedDriver(socket, services, self._world.wire))
+        context = ControllerContext(self.store, clock=self._world.clock, names=self._world.names, component="kubelet")
+        try:
+            self._agents = HostAgents(context, [self._host], assigned_field=self.assigned_field,
+                                      connect=self._world.wire.connect,
+                                      connect_driver=lambda socket, services: CountedDriver(socket, services, self._world.wire))
+        except Invalid:
+            return  # its configuration is refused: it does not start
+        self.context = context
         self._manager = ControllerManager(self.context, self._agents.controllers)
         await self._agents.start()
         await self._manager.start()
@@ -105,14 +109,16 @@ class PlayedNode:
 
     async def observe(self) -> None:
         """What its readers show at this moment, which their streams may not have brought yet."""
-        listed = await self.monitor.listed() if self.monitor is not None else None
-        if listed is None:
+        if self.monitor is None:
             return
+        shown = dict(self._shown)  # their streams may bring more meanwhile
+        listed = await self.monitor.listed()
         for pod in listed:
             self._listed(pod)
         uids = {pod.uid for pod in listed}
-        for uid, name in [each for each in self._shown.items() if each[0] not in uids]:
-            self._unlisted(uid, name)
+        for uid, name in shown.items():
+            if uid not in uids:
+                self._unlisted(uid, name)
 
     def watch(self) -> None:
         """Open a stream whose events count for the case."""
@@ -257,8 +263,8 @@ class World:
             self.log.append(item)
 
     def uid(self, name: str) -> str:
-        """Of the pod that has a name, or had it last."""
-        return next(uid for uid, each in reversed(self._known.items()) if each == name)
+        """Of the pod that has a name, or had it last; of none where there was no such pod."""
+        return next((uid for uid, each in reversed(self._known.items()) if each == name), "")
 
     async def observe(self) -> None:
         """Add what the API and the readers show by now to the log."""
