@@ -293,6 +293,8 @@ class AdmissionRules:
             yield from UPDATE_CHECKS[kind](new, change.old)
         if kind == kinds.POD and _new_spec(change) and schema.conforms(kind.kind, change.old):
             yield from pods.changed_spec(new, change.old, binds=not _by_user(change))
+        if kind == kinds.POD and schema.conforms(kind.kind, change.old):
+            yield from pods.unassigned(new, change.old)
 
     def _further_causes(self, change: WriteRequest, type_errors: Sequence[Cause]) -> Iterator[Cause]:
         """Further causes in an object with fields of the wrong type, from checks on the object without those fields."""

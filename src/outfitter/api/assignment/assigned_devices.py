@@ -18,6 +18,8 @@ from outfitter.errors import Invalid
 ANNOTATION = "outfitter.dev/assigned-devices"
 FIELD = "assignedDevices"
 PARTS = ("initContainers", "containers")
+LONGEST_ID = 512  # characters of a device's id: no driver or device plugin publishes longer ones
+EXAMPLE = 'right is {"train": [{"resourceName": "example.com/gpu", "deviceIDs": ["gpu-0"]}]}'
 ContainerDevices = Mapping[str, tuple[str, ...]]  # resource -> ids
 PodDevices = Mapping[str, ContainerDevices]  # container -> its devices
 
@@ -37,19 +39,28 @@ def of_annotation(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]
     if not text:
         return {}
     try:
-        return {name: of_container({FIELD: list(map(_checked, entries))}) for name, entries in json.loads(text).items()}
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
-        raise Invalid(f"annotation {ANNOTATION}: must be an object of lists of resourceName and deviceIDs, as JSON: "
-                      f"{error}") from error
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"annotation {ANNOTATION} is not JSON: {error}; {EXAMPLE}") from error
+    if wrong := _wrong(found):
+        raise Invalid(f"annotation {ANNOTATION}: {wrong}; {EXAMPLE}")
+    return {name: of_container({FIELD: entries}) for name, entries in found.items()}
 
 
-def _checked(entry: Any) -> Any:
-    """An entry of the annotation, whose types no schema has checked."""
-    if not isinstance(entry["resourceName"], str):
-        raise TypeError("resourceName must be a text")
-    if not isinstance(ids := entry["deviceIDs"], list) or not all(isinstance(each, str) for each in ids):
-        raise TypeError(f"deviceIDs of {entry['resourceName']} must be a list of texts")
-    return entry
+def _wrong(found: Any) -> str:
+    """What is wrong with the annotation, whose types no schema has checked; "": nothing."""
+    if not isinstance(found, dict):
+        return "must be an object of lists, one for each container"
+    for name, entries in found.items():
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            return f"{name} must be a list of objects with resourceName and deviceIDs"
+        for index, entry in enumerate(entries):
+            resource, ids = entry.get("resourceName"), entry.get("deviceIDs")
+            if not isinstance(resource, str):
+                return f"{name}[{index}].resourceName must be a text"
+            if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
+                return f"{name}[{index}].deviceIDs of {resource} must be a list of texts"
+    return ""
 
 
 def of_pod(pod: Mapping[str, Any]) -> dict[str, dict[str, tuple[str, ...]]]:

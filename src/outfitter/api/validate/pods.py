@@ -11,6 +11,7 @@ from outfitter.api.validate import names, node_placement, resources
 from outfitter.errors import Cause, Invalid
 
 POLICIES = ("Always", "OnFailure", "Never")
+_ANNOTATION = f"metadata.annotations[{assigned_devices.ANNOTATION}]"
 
 
 def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
@@ -32,6 +33,10 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
         yield from _amounts(container, here)
     for index, container in enumerate(spec.get("initContainers") or ()):
         here = f"spec.initContainers[{index}]"
+        yield from names.label(container.get("name"), f"{here}.name")
+        if container.get("name") and container["name"] in seen:
+            yield Cause(f"{here}.name", f'Duplicate value: "{container["name"]}"', "FieldValueDuplicate")
+        seen.add(container.get("name"))
         yield from _amounts(container, here)
         yield from _assigned(container, here)
     if spec.get("restartPolicy", "Always") not in POLICIES:
@@ -106,6 +111,9 @@ def _assigned(container: Mapping[str, Any], path: str) -> Iterator[Cause]:
         for number, device_id in enumerate(ids):
             if not device_id:
                 yield Cause(f"{here}.deviceIDs[{number}]", "Required value: host/device, or a device", "FieldValueRequired")
+            elif len(device_id) > assigned_devices.LONGEST_ID:
+                yield Cause(f"{here}.deviceIDs[{number}]", "Too long: may not be more than "
+                                                           f"{assigned_devices.LONGEST_ID} characters", "FieldValueTooLong")
             elif first[device_id] != number:
                 yield Cause(f"{here}.deviceIDs[{number}]", f'Duplicate value: "{device_id}"', "FieldValueDuplicate")
         if not any(resource in (container_resources.get(list_) or {}) for list_ in ("requests", "limits")):
@@ -119,8 +127,8 @@ def _assigned(container: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def _assigned_by_annotation(obj: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Cause]:
-    """The same, where it is an annotation."""
-    here = f"metadata.annotations[{assigned_devices.ANNOTATION}]"
+    """The same, where it is an annotation; a container has what both places contain."""
+    here = _ANNOTATION
     try:
         found = assigned_devices.of_annotation(obj)
     except Invalid as error:
@@ -130,8 +138,17 @@ def _assigned_by_annotation(obj: Mapping[str, Any], spec: Mapping[str, Any]) -> 
     for name, devices in found.items():
         if name not in by_name:
             yield Cause(here, f'Not found: "{name}": the pod has no such container', "FieldValueNotFound")
-        else:
-            yield from _assigned({**by_name[name], assigned_devices.FIELD: assigned_devices.entries(devices)}, f"{here}.{name}")
+            continue
+        in_field = {resource: ids for resource, ids in _in_field(by_name[name]).items() if resource in devices}
+        both = {resource: tuple(dict.fromkeys((*in_field.get(resource, ()), *ids))) for resource, ids in devices.items()}
+        yield from _assigned({**by_name[name], assigned_devices.FIELD: assigned_devices.entries(both)}, f"{here}.{name}")
+
+
+def _in_field(container: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+    try:
+        return assigned_devices.of_container(container)
+    except KeyError:
+        return {}  # reported as a field that is missing
 
 
 def node(obj: Mapping[str, Any]) -> Iterator[Cause]:
@@ -213,12 +230,29 @@ def changed_spec(new: Mapping[str, Any], old: Mapping[str, Any], *, binds: bool)
         may.add("nodeName")
     if (was.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
         may.add("terminationGracePeriodSeconds")
-    for part in CONTAINERS:
-        for index, (container, before) in enumerate(zip(spec.get(part, ()), was.get(part, ()), strict=True)):
-            yield from _assigned_kept(container, before, f"spec.{part}[{index}].{assigned_devices.FIELD}")
     changed = [name for name in sorted(differs - may) if _imageless(name, spec) != _imageless(name, was)]
     if changed:
         yield _forbidden(", ".join(changed))
+
+
+def unassigned(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:
+    """Devices may be added to those that a container has, in the field or the annotation; none is taken from it."""
+    try:
+        had = assigned_devices.of_pod(old)
+        has = assigned_devices.of_pod(new)
+    except (Invalid, KeyError):
+        return  # of the new one it is reported; of the stored one nothing is known
+    for part in CONTAINERS:
+        before = {container.get("name"): container for container in (old.get("spec") or {}).get(part) or ()}
+        for index, container in enumerate((new.get("spec") or {}).get(part) or ()):
+            name = container.get("name")
+            for resource, ids in had.get(name, {}).items():
+                gone = [each for each in ids if each not in has.get(name, {}).get(resource, ())]
+                in_field = set(gone) & set(_in_field(before.get(name, {})).get(resource, ()))
+                path = f"spec.{part}[{index}].{assigned_devices.FIELD}" if in_field else _ANNOTATION
+                if gone:
+                    yield Cause(path, f"Forbidden: {', '.join(gone)} of {resource} is assigned, and stays with the pod",
+                                "FieldValueForbidden")
 
 
 def _forbidden(changed: str) -> Cause:
@@ -238,21 +272,6 @@ def _imageless(name: str, spec: Mapping[str, Any]) -> Any:
         return [{key: value for key, value in {**container, "image": ""}.items() if key != assigned_devices.FIELD}
                 for container in spec.get(name, ())]
     return spec.get(name)
-
-
-def _assigned_kept(container: Mapping[str, Any], before: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    """Devices may be added to those that a container has; none is taken from it."""
-    if container.get(assigned_devices.FIELD) == before.get(assigned_devices.FIELD):
-        return
-    had = assigned_devices.of_container(before)
-    try:
-        has = assigned_devices.of_container(container)
-    except KeyError:
-        return  # reported as a field that is missing
-    for resource, ids in had.items():
-        if gone := [each for each in ids if each not in has.get(resource, ())]:
-            yield Cause(path, f"Forbidden: {', '.join(gone)} of {resource} is assigned, and stays with the pod",
-                        "FieldValueForbidden")
 
 
 def _deadline(seconds: int | None, before: int | None) -> Iterator[Cause]:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from pathlib import Path
 from typing import TypeVar
 
+from outfitter.api.assignment.assigned_devices import LONGEST_ID
 from outfitter.api.rejection import Rejection
 from outfitter.api.rejection_text import render
 from outfitter.errors import NotReady, OutfitterError
@@ -115,7 +116,7 @@ class DeviceManager:
 
     def problem(self, resource: str, why: Rejection | None) -> None:
         """What is wrong with a plugin or a DRA driver; None: nothing any more."""
-        key = resource[:plugin_device_list.LONGEST_ID]
+        key = resource[:LONGEST_ID]
         if why is None:
             self._problems.pop(key, None)
             self._unreported.pop(key, None)

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from outfitter.api.assignment.assigned_devices import LONGEST_ID
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.node.device_manager.plugin_resource import PluginDevice
 
 MOST_DEVICES = 65_536  # of one resource
-LONGEST_ID = 512  # characters
 MOST_NUMA_NODES = 1024  # as many as a Linux kernel may have
 MOST_NAMED = 3  # ids in a message
 _ID = re.compile(rf"[^\x00-\x1f\x7f]{{1,{LONGEST_ID}}}")
