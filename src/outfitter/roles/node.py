@@ -109,7 +109,7 @@ class HostAgents:
                           clock=context.clock, events=context.events, audit=self.host_audit.queue.add,
                           assigned_field=self._assigned_field)
         agent = Agent(self.hosts, runtime, cache, clock=context.clock, pages=pages)
-        runtime.assignment.wake = agent.queue.add
+        runtime.assignment.calls.wake = agent.queue.add
         self.host_audit.wake_holders = agent.wake_holders
         for host in self.hosts:
             if host.dra_manager is not None:

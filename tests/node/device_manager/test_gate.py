@@ -50,12 +50,13 @@ async def running(folder: Path, *, gate: bool) -> AsyncIterator[app.Embedded]:
             await plugin.stop()
 
 
-async def create(product: app.Embedded, name: str, *ids: str) -> Object:
+async def create(product: app.Embedded, name: str, *ids: str, node: str = "") -> Object:
     container: Object = {"name": "c", "image": "i", "resources": {"limits": {GPU: "1"}}}
     if ids:
         container["assignedDevices"] = [{"resourceName": GPU, "deviceIDs": list(ids)}]
     return await product.store.create(kinds.POD, {
-        "metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [container]}})
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [container], **({"nodeName": node} if node else {})}})
 
 
 async def pod_when(product: app.Embedded, name: str, holds: Callable[[Object], Any]) -> Object:
@@ -97,6 +98,11 @@ async def test_what_was_assigned_outlives_a_gate_that_is_switched_off_and_on(fol
         created = await create(product, "meanwhile", "g0")
         assert assigned(created) == {}, "the field is dropped, as Kubernetes does behind a gate that is off"
         await pod_when(product, "meanwhile", unschedulable)
+        bound = await create(product, "bound", node=NODE)
+        waits = await pod_when(product, "bound", lambda pod: pod["status"].get("reason"))
+        assert (waits["status"]["phase"], waits["status"]["reason"]) == ("Pending", "WaitingForDevicePlugin")
+        assert assigned(bound) == {}
+        await product.store.delete(kinds.POD, "bound", "default", grace=0)
     async with running(folder, gate=True) as product:
         later = await pod_when(product, "meanwhile", phase("Running"))
         assert assigned(later) == {"c": {GPU: ["g1"]}}

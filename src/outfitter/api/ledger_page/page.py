@@ -34,6 +34,7 @@ from outfitter.api.ledger_page.booking import (
 )
 from outfitter.api.ledger_page.page_entries import MalformedEntry, grouped, pools, raw_entries, read_bookings, read_records
 from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.validate.bounds import PAGE_BOOKINGS
 from outfitter.errors import AlreadyHeld, OutOfService, TooLarge
 
 __all__ = [
@@ -58,7 +59,7 @@ __all__ = [
     "pool_page",
 ]
 
-MOST = 2000  # bookings on a page: below 1 MB with names of usual length; API servers reject objects above 1.5 MB
+MOST = PAGE_BOOKINGS  # bookings on a page
 POOLS = ".pools.outfitter.dev"  # suffix of the names of pools' pages; admission rejects nodes with it
 READABLE = 63  # characters of a pool's own name in the name of its page
 

@@ -14,6 +14,7 @@ from outfitter.errors import Cause
 
 METADATA_ITEMS = 1_000  # ours
 POD_ITEMS = 256  # ours
+PAGE_BOOKINGS = 2_000  # ours: a page is below 1 MB with names of usual length; API servers reject objects above 1.5 MB
 PAGE_RECORDS = 4_096  # devices of a host that are out of service, ours
 VMI_ITEMS = 256  # KubeVirt's, and ours for the lists that it does not bound
 SELECTOR_TEXT = 16 * 1024  # bytes of all CEL expressions of an object, ours: about 5 ms of the event loop for 1 KiB
@@ -33,7 +34,7 @@ _PLACEMENT: Bounds = {
         "preferredDuringSchedulingIgnoredDuringExecution.preference")},
 }
 _CONTAINER: Bounds = {
-    "assignedDevices": POD_ITEMS, "assignedDevices.deviceIDs": POD_ITEMS, "env": METADATA_ITEMS, "ports": METADATA_ITEMS,
+    "assignedDevices": POD_ITEMS, "assignedDevices.deviceIDs": PAGE_BOOKINGS, "env": METADATA_ITEMS, "ports": METADATA_ITEMS,
     "resources.claims": POD_ITEMS, "resources.requests": POD_ITEMS, "resources.limits": POD_ITEMS}
 _POD: Bounds = {
     **_PLACEMENT, **dict.fromkeys(("containers", "initContainers", "resourceClaims", "volumes"), POD_ITEMS),

@@ -1,7 +1,9 @@
-"""What the answers of device plugins to Allocate say of a pod's devices: whether there is one for each, and which hardware they
-are. Pure."""
+"""A pod's devices of device plugins: whether its object contains all of them, whether plugins have answered Allocate for each,
+which hardware they are by these answers, and their health. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from outfitter.api.assignment import assigned_devices
 from outfitter.api.assignment.assigned_devices import PodDevices
@@ -10,6 +12,15 @@ from outfitter.api.kinds import Object
 from outfitter.node.device_manager import device_admission
 from outfitter.node.device_manager.checkpoint_file import Allocations
 from outfitter.node.device_manager.container_edits import plugin_hardware
+from outfitter.node.device_manager.plugin_resource import PluginResource
+
+
+def complete(pod: Object) -> bool:
+    """Whether a pod's object contains as many ids as its containers request."""
+    have = assigned_devices.readable_of_plugins(pod)
+    return all(len(have.get(container["name"], {}).get(resource, ())) >= count
+               for container in assigned_devices.containers(pod)
+               for resource, count in device_admission.requested(pod, container).items())
 
 
 def answered(allocations: Allocations, pod: Object) -> bool:
@@ -37,3 +48,11 @@ def hardware(allocations: Allocations, host: str, pod: Object, devices: PodDevic
                 if own:
                     out[DeviceId(resource, host, each)] = tuple(sorted(own))
     return out
+
+
+def statuses(resources: Mapping[str, PluginResource], pod: Object) -> dict[str, Sequence[Object]]:
+    """Container -> its allocatedResourcesStatus."""
+    return {name: [{"name": resource, "resources": [
+        {"resourceID": each, "health": resources[resource].health(each) if resource in resources else "Unknown"}
+        for each in ids]} for resource, ids in sorted(devices.items())]
+        for name, devices in assigned_devices.readable_of_plugins(pod).items()}

@@ -99,7 +99,7 @@ class DeviceManager:
         try:
             return await within(self._clock, seconds, call)
         except TimeoutError:
-            raise NotReady(f"{method}: no answer within {seconds:.0f} s") from None
+            raise NotReady(f"no answer within {seconds:.0f} s") from None
 
     # -- registering
 
@@ -150,8 +150,8 @@ class DeviceManager:
             options = await self.answer("GetDevicePluginOptions", plugin.options())
         except OutfitterError as error:
             await plugin.close()
-            self.refuse(name, error.message)
-            raise
+            self.refuse(name, why := f"GetDevicePluginOptions: {error.message}")
+            raise NotReady(why) from error
         await self._leave(name)
         self.problem(name, None)
         resource = self.resources.setdefault(name, PluginResource(name))
@@ -192,9 +192,9 @@ class DeviceManager:
                 self._list(resource, devices)
                 await rate.wait(len(devices))
         except OutfitterError as error:
-            log.warning("%s: the device plugin of %s is gone: %s", self.host, resource.name, error.message)
+            log.warning("%s: %s: ListAndWatch: %s", self.host, resource.name, error.message)
             if isinstance(error, NotReady):
-                self.refuse(resource.name, f"its list cannot be read: {error.message}")
+                self.refuse(resource.name, f"its list cannot be read: ListAndWatch: {error.message}")
         if resource.plugin is plugin:
             self._gone(resource)
             await plugin.close()

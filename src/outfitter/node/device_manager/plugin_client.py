@@ -22,7 +22,8 @@ SERVICE = "v1beta1.DevicePlugin"
 LARGEST = 16 << 20  # bytes of a message: more devices than are used (`plugin_device_list.MOST_DEVICES`)
 UNREADABLE = "the answer is not a message of this API"  # gRPC returns None for one
 LONGEST_MESSAGE = 1024  # characters of what a plugin says
-GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+GONE = "the device plugin is gone"
+ENDED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 class PluginClient:
@@ -43,10 +44,12 @@ class PluginClient:
         try:
             async for answer in method(pb.Empty()):
                 if answer is None:
-                    raise NotReady(f"ListAndWatch: {UNREADABLE}")
+                    raise NotReady(UNREADABLE)
+                if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
+                    raise Unavailable(f"{GONE}: it sent lists faster than they are read")  # what is left of them is old
                 yield [_device(device) for device in itertools.islice(answer.devices, MOST_DEVICES + 1)]
         except grpc.aio.AioRpcError as error:
-            raise _failure("ListAndWatch", error) from error
+            raise _failure(error) from error
 
     async def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=available, must_include_deviceIDs=must,
@@ -74,17 +77,19 @@ class PluginClient:
         try:
             found = await method(request)
         except grpc.aio.AioRpcError as error:
-            raise _failure(name, error) from error
+            raise _failure(error) from error
         if found is None:
-            raise NotReady(f"{name}: {UNREADABLE}")
+            raise NotReady(UNREADABLE)
         return found
 
 
-def _failure(method: str, error: grpc.aio.AioRpcError) -> NotReady | Unavailable:
+def _failure(error: grpc.aio.AioRpcError) -> NotReady | Unavailable:
     """In the plugin's own words."""
-    if error.code() in GONE:
-        return Unavailable(f"{method}: the device plugin is gone: {error.details()}")
-    return NotReady((error.details() or f"{method} failed with {error.code().name}")[:LONGEST_MESSAGE])
+    if error.code() in ENDED:
+        return Unavailable(f"{GONE}: {error.details()}")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return NotReady(f"the socket does not serve {SERVICE}: {error.details()}"[:LONGEST_MESSAGE])
+    return NotReady((error.details() or f"it failed with {error.code().name}")[:LONGEST_MESSAGE])
 
 
 _written: Callable[[Any], bytes] = lambda message: message.SerializeToString()  # noqa: E731

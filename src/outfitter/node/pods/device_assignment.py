@@ -14,11 +14,9 @@ lock."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from outfitter.api import kinds
@@ -32,7 +30,17 @@ from outfitter.api.ledger_page.booking import OUT_OF_SERVICE_STATES
 from outfitter.api.ledger_page.page import Booking, Page
 from outfitter.api.ledger_page.page_entries import raw_entries, read_records
 from outfitter.api.rejection import Rejection, RejectionCode
-from outfitter.errors import AlreadyHeld, Conflict, Invalid, NotFound, NotReady, OutfitterError, OutOfService, Unavailable
+from outfitter.errors import (
+    AlreadyHeld,
+    Conflict,
+    Invalid,
+    NotFound,
+    NotReady,
+    OutfitterError,
+    OutOfService,
+    TooLarge,
+    Unavailable,
+)
 from outfitter.ledger import book
 from outfitter.ledger.out_of_service import HEALTH
 from outfitter.node import claim_hardware
@@ -43,6 +51,7 @@ from outfitter.node.device_manager.device_admission import DeviceUse, Preference
 from outfitter.node.device_manager.device_manager import DeviceManager
 from outfitter.node.pods.device_preferences import DevicePreferences
 from outfitter.node.pods.held_devices import HeldDevices, holder_of
+from outfitter.node.pods.plugin_calls import RETRY_AFTER, NotYet, PluginCalls, Plugins, plugins_of
 from outfitter.node.pods.pod_cache import PodCache
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.store import revision_patch
@@ -52,27 +61,13 @@ from outfitter.store.informer import Informer, key_of
 
 log = logging.getLogger(__name__)
 WAITS_FOR_PLUGIN = "WaitingForDevicePlugin"  # reason of a pod whose plugin is not there, or does not answer
+WAITS_FOR_PAGE = "WaitingForLedgerPage"  # reason of a pod whose devices do not fit on the host's page
 WAITS_FOR_POD = "WaitingForOlderPod"  # reason of a pod whose devices an older one has, which may still be rejected
 PRESTART_FAILED = "CreateContainerConfigError"
 REJECTED, TOPOLOGY_REJECTED = "UnexpectedAdmissionError", "TopologyAffinityError"
-REPORT_AFTER = 10.0  # seconds after which a plugin that has not answered is reported
 PAGE_AGAIN = 1.0  # seconds until a pod is looked at again whose device was taken out of service meanwhile
 EARLIER = 1000  # VMIs whose last devices are remembered
-RETRY_AFTER = 5.0  # seconds until a plugin that failed is called again
 STAGES = ("GetPreferredAllocation", "Allocate", "PreStartContainer")
-
-
-@dataclass(frozen=True, slots=True)
-class NotYet:
-    """The pod does not start now; a number: look again after so many seconds, otherwise a change wakes it."""
-
-    again: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _StageCall:
-    task: asyncio.Task[None]
-    since: float  # monotonic
 
 
 class DeviceAssignment:
@@ -82,10 +77,9 @@ class DeviceAssignment:
         """`field`: ids are written into the containers, else into the annotation."""
         self._pages = pages
         self._store, self._cache, self._report, self._clock, self._field = store, cache, report, clock, field
-        self.wake: Callable[[str], None] = lambda key: None  # set by the agent: has a pod looked at again
         self._held = HeldDevices(cache.pods)
         self._preferences = DevicePreferences(self._held)
-        self._calls: dict[tuple[str, str], _StageCall] = {}  # pod and method -> calls to its plugins
+        self.calls = PluginCalls(clock)
         self._ready: set[str] = set()  # pods whose PreStartContainer calls are done
         self._earlier: dict[str, ContainerDevices] = {}  # VMI -> what its launcher had when it ran last
         self._behind: dict[str, set[str]] = {}  # pod that is not decided yet -> keys of younger ones that want its devices
@@ -96,10 +90,12 @@ class DeviceAssignment:
         """None once the pod has its devices. It may have been rejected instead: then it is reported as Failed. `started`: what
         it runs has been started, and needs nothing of its plugins any more."""
         manager, uid = host.device_manager, pod["metadata"]["uid"]
-        if manager is None or uid in self._held.admitted:
+        if uid in self._held.admitted:
             return None
         wanted = device_admission.resources_of(pod)
         runs = pod["status"].get("phase") == "Running"
+        if manager is None:
+            return await self._without_plugins(host, pod, () if runs else wanted)
         if not wanted and not runs and (wrong := device_admission.unrequested(pod)) is not None:
             return await self._reject(pod, wrong)
         if not wanted or (runs and (started or allocated_devices.answered(manager.allocations, pod))):
@@ -110,9 +106,8 @@ class DeviceAssignment:
             return None
         missing = [name for name in sorted(wanted) if name not in manager.resources or not manager.resources[name].ready]
         if missing:
-            await self._report.waiting(pod, Rejection.of(RejectionCode.DEVICE_PLUGIN_MISSING, resources=tuple(missing),
-                                                         host=host.name), WAITS_FOR_PLUGIN)
-            return NotYet()
+            self._preferred_by_all(uid)
+            return await self._without_plugins(host, pod, missing)
         older = None if device_admission.is_complete(pod) else self._preferences.asked_before(host.name, uid, wanted)
         if older is not None:
             self._behind.setdefault(older, set()).add(key_of(pod))
@@ -134,11 +129,21 @@ class DeviceAssignment:
                 await revision_patch.patch_at_revision(
                     self._store, kinds.POD, pod, assigned_devices.change(
                         pod, assigned_devices.with_claims(pod, devices), field=self._field))
+            except Invalid as error:
+                return await self._reject(pod, rejections.of_error(error, RejectionCode.POD_INVALID))
             except OutfitterError:
                 self._held.reserve(uid, ())
                 raise
             return NotYet()  # the watch update of this write goes on
         return await self._allocated(host, manager, pod, devices)
+
+    async def _without_plugins(self, host: AgentHost, pod: Object, missing: Collection[str]) -> NotYet | None:
+        """Nothing on the host gives these resources now. None: the pod does not ask for any."""
+        if not missing:
+            return None
+        why = Rejection.of(RejectionCode.DEVICE_PLUGIN_MISSING, resources=tuple(sorted(missing)), host=host.name)
+        await self._report.waiting(pod, why, WAITS_FOR_PLUGIN)
+        return NotYet()
 
     def _decide(
         self, manager: DeviceManager, pod: Object, wanted: frozenset[str], *, without: Collection[str] = ()
@@ -147,7 +152,7 @@ class DeviceAssignment:
         resources = {name: manager.resources[name] for name in sorted(wanted)}
         try:
             held = self._held.of_others(manager.host, pod, resources, without)
-            for booking in self._booked_unreadable(manager.host, pod["metadata"]["uid"]):
+            for booking in self._booked_only(manager.host, pod["metadata"]["uid"]):
                 if (resource := booking.device.driver) in held:
                     held[resource] = {booking.device.device: booking.holder, **held[resource]}
             use = DeviceUse(held, self._out_of_service(manager.host, wanted), self._earlier.get(vm.launches(pod) or "", {}))
@@ -156,30 +161,31 @@ class DeviceAssignment:
         except Invalid as error:
             return rejections.of_error(error, RejectionCode.POD_INVALID)
 
-    def _booked_unreadable(self, host: str, uid: str) -> Sequence[Booking]:
-        """What the page has of other pods whose objects do not say it any more."""
-        others = self._held.unreadable - {uid}
+    def _booked_only(self, host: str, uid: str) -> Sequence[Booking]:
+        """What the page has of other pods whose objects do not contain it any more."""
+        others = self._held.incomplete - {uid}
         page = self._pages.readable(host) if others else None
         return [booking for booking in Page(page).bookings if booking.holder.uid in others] if page is not None else []
 
     async def _preferred(self, manager: DeviceManager, pod: Object, wanted: frozenset[str]) -> NotYet | Rejection:
         """What plugins prefer is asked for while the host's lock is free."""
-        uid = pod["metadata"]["uid"]
+        uid, plugins = pod["metadata"]["uid"], plugins_of(manager.resources, wanted)
         self._preferences.begin(manager.host, uid, wanted)
-        failed = await self._stage(pod, "GetPreferredAllocation", lambda: self._preferences.ask(
+        failed = await self._stage(pod, "GetPreferredAllocation", plugins, lambda: self._preferences.ask(
             manager, uid, lambda: self._decide(manager, pod, wanted)))
         if failed is None:  # its choice is gone: it is asked again
             return NotYet(0.0)
         if isinstance(failed, NotReady):  # in the plugin's own words
             return Rejection.of(RejectionCode.PLUGIN_CALL_FAILED, message="device plugin GetPreferredAllocation rpc failed "
                                                                           f"with err: {failed.message}")
-        if isinstance(failed, NotYet):
+        if isinstance(failed, NotYet) and self.calls.begun(uid, "GetPreferredAllocation"):
             return failed
         self._preferred_by_all(uid)
-        return await self._plugin_failed(pod, "GetPreferredAllocation", failed)
+        return failed if isinstance(failed, NotYet) else await self._plugin_failed(
+            pod, "GetPreferredAllocation", plugins, failed)
 
     def _preferred_by_all(self, uid: str) -> None:
-        """No plugin is asked for a pod any more: younger ones that want its resources go on."""
+        """No plugin is asked for a pod now: younger ones that want its resources go on."""
         if self._preferences.end(uid):
             self._decided(uid)
 
@@ -213,22 +219,26 @@ class DeviceAssignment:
     async def _allocated(self, host: AgentHost, manager: DeviceManager, pod: Object, devices: PodDevices) -> NotYet | None:
         uid = pod["metadata"]["uid"]
         self._preferences.drop(uid)
-        self._calls.pop((uid, "GetPreferredAllocation"), None)
+        self.calls.drop(uid, "GetPreferredAllocation")
         self._held.reserve(uid, ())  # its object contains them
-        if (uid, "Allocate") not in self._calls:
+        plugins = plugins_of(manager.resources, device_admission.resources_of(pod))
+        if not self.calls.begun(uid, "Allocate"):
             try:
                 await self._book(host, pod, devices)
             except AlreadyHeld as error:
                 return await self._reject(pod, rejections.of_error(error, RejectionCode.PAGE_CONFLICT))
             except OutOfService:
                 return NotYet(PAGE_AGAIN)  # the page as it is known then decides
-        failed = await self._stage(pod, "Allocate", lambda: self._allocate(manager, pod, devices))
+            except TooLarge as error:
+                await self._report.waiting(pod, rejections.of_error(error, RejectionCode.PAGE_CONFLICT), WAITS_FOR_PAGE)
+                return NotYet(RETRY_AFTER)
+        failed = await self._stage(pod, "Allocate", plugins, lambda: self._allocate(manager, pod, devices))
         if isinstance(failed, NotYet):
             return failed
         if isinstance(failed, NotReady):  # in the plugin's own words
             return await self._reject(pod, Rejection.of(RejectionCode.PLUGIN_CALL_FAILED, message=failed.message))
         if failed is not None:  # it is gone, and may come back
-            return await self._plugin_failed(pod, "Allocate", failed)
+            return await self._plugin_failed(pod, "Allocate", plugins, failed)
         try:
             await self._record(host, manager, pod, devices)
         except AlreadyHeld as error:
@@ -306,11 +316,12 @@ class DeviceAssignment:
         if not calls:
             self._ready.add(uid)
             return None
-        failed = await self._stage(pod, "PreStartContainer", lambda: self._prestart(manager, calls))
+        plugins = plugins_of(manager.resources, {resource for resource, _ in calls})
+        failed = await self._stage(pod, "PreStartContainer", plugins, lambda: self._prestart(manager, calls))
         if isinstance(failed, NotYet):
             return failed
         if failed is not None:
-            return await self._plugin_failed(pod, "PreStartContainer", failed, PRESTART_FAILED)
+            return await self._plugin_failed(pod, "PreStartContainer", plugins, failed, PRESTART_FAILED)
         self._ready.add(uid)
         return None
 
@@ -323,55 +334,26 @@ class DeviceAssignment:
 
     def statuses(self, host: AgentHost, pod: Object) -> Mapping[str, Sequence[Object]]:
         """Container -> its allocatedResourcesStatus."""
-        manager = host.device_manager
-        if manager is None:
-            return {}
-        resources = manager.resources
-        return {name: [{"name": resource, "resources": [
-            {"resourceID": each, "health": resources[resource].health(each) if resource in resources else "Unknown"}
-            for each in ids]} for resource, ids in sorted(devices.items())]
-            for name, devices in assigned_devices.readable_of_plugins(pod).items()}
+        return allocated_devices.statuses(host.device_manager.resources, pod) if host.device_manager is not None else {}
 
     # -- calls that may take long
 
     async def _stage(
-        self, pod: Object, method: str, begin: Callable[[], Coroutine[Any, Any, None]]
+        self, pod: Object, method: str, plugins: Plugins, begin: Callable[[], Coroutine[Any, Any, None]]
     ) -> NotYet | OutfitterError | None:
-        """Make the calls of one stage without the host's lock; the pod is looked at again when they are done. None: they are;
-        an error: why they failed. Either is returned once."""
-        place, key = (pod["metadata"]["uid"], method), key_of(pod)
-        call = self._calls.get(place)
-        if call is None:
-            task = asyncio.create_task(begin())
-            self._calls[place] = _StageCall(task, self._clock.monotonic())
-
-            def ended(done: asyncio.Task[None]) -> None:
-                if not done.cancelled():
-                    done.exception()  # seen, also if the pod is deleted before it is looked at again
-                    self.wake(key)
-
-            task.add_done_callback(ended)
-            return NotYet(REPORT_AFTER)
-        if not call.task.done():
-            left = call.since + REPORT_AFTER - self._clock.monotonic()
-            return NotYet(left) if left > 0 else await self._unanswered(pod, method)
-        del self._calls[place]
-        failed = call.task.exception()
-        if failed is not None and not isinstance(failed, OutfitterError):
-            raise failed
-        return failed
-
-    async def _unanswered(self, pod: Object, method: str) -> NotYet:
-        message = f"{method}: the device plugin has not answered yet"
-        await self._report.waiting(pod, Rejection.of(RejectionCode.PLUGIN_CALL_FAILED, message=message), WAITS_FOR_PLUGIN)
-        return NotYet()
+        """Make the calls of one stage; a plugin that does not answer is reported."""
+        made = self.calls.make(pod, method, plugins, begin)
+        if isinstance(made, NotYet) and made.unanswered:
+            why = Rejection.of(RejectionCode.PLUGIN_CALL_FAILED, message=f"{method}: the device plugin has not answered yet")
+            await self._report.waiting(pod, why, WAITS_FOR_PLUGIN)
+        return made
 
     async def _plugin_failed(
-        self, pod: Object, method: str, error: OutfitterError, reason: str = WAITS_FOR_PLUGIN
+        self, pod: Object, method: str, plugins: Plugins, error: OutfitterError, reason: str = WAITS_FOR_PLUGIN
     ) -> NotYet:
         why = Rejection.of(RejectionCode.PLUGIN_CALL_FAILED, message=f"{method}: {error.message}")
         await self._report.waiting(pod, why, reason)
-        return NotYet(RETRY_AFTER)
+        return self.calls.failed(pod["metadata"]["uid"], method, plugins)
 
     # -- the end
 
@@ -382,12 +364,11 @@ class DeviceAssignment:
         self._ready.discard(uid)
         self._decided(uid)
         for method in STAGES:
-            if (call := self._calls.pop((uid, method), None)) is not None:
-                call.task.cancel()
+            self.calls.drop(uid, method)
 
     def _decided(self, uid: str) -> None:
         for key in self._behind.pop(uid, ()):
-            self.wake(key)
+            self.calls.wake(key)
 
     def forget(self, uid: str) -> None:
         """A pod is gone."""

@@ -13,7 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
 from outfitter.api.ledger_page.page import Holder
 from outfitter.errors import Invalid
-from outfitter.node.device_manager import device_admission
+from outfitter.node.device_manager import allocated_devices, device_admission
 from outfitter.store.informer import Informer
 
 DeviceKey = tuple[str, str]  # resource and id
@@ -33,7 +33,7 @@ class _HoldingPod:
 class HeldDevices:
     def __init__(self, pods: Informer[Object]) -> None:
         self.admitted: set[str] = set()  # pods that keep what they have, whatever other pods contain
-        self.unreadable: set[str] = set()  # pods whose devices are on the page alone: their annotation was damaged
+        self.incomplete: set[str] = set()  # pods with devices that are on the page alone: their annotation was changed
         self._pods: dict[str, _HoldingPod] = {}  # by uid: those that have not ended
         self._ages: dict[str, Age] = {}  # as they were when they were first seen
         self._undecided: dict[str, set[str]] = defaultdict(set)  # host -> pods that ask for devices and do not run
@@ -55,15 +55,17 @@ class HeldDevices:
         host, phase = new["spec"].get("nodeName") or "", (new.get("status") or {}).get("phase")
         if not host or phase in vm.FINAL:
             self._put(uid, None)
+            self.incomplete.discard(uid)
             return
         known = self._pods.get(uid)
         reserved = known.reserved if known is not None and known.host == host else frozenset[DeviceKey]()
         try:
             devices = frozenset(device_admission.devices_of(new))
-            self.unreadable.discard(uid)
         except Invalid:  # one that does not run is rejected
             devices = frozenset()
-            self.unreadable.add(uid)
+            self.incomplete.add(uid)
+        if (known is not None and known.devices - devices) or (phase == "Running" and not allocated_devices.complete(new)):
+            self.incomplete.add(uid)
         asks = bool(device_admission.resources_of(new))
         self._put(uid, _HoldingPod(host, holder_of(new), phase == "Running", asks, devices, reserved))
 
@@ -103,7 +105,7 @@ class HeldDevices:
         self._put(uid, None)
         self._ages.pop(uid, None)
         self.admitted.discard(uid)
-        self.unreadable.discard(uid)
+        self.incomplete.discard(uid)
 
     # -- reading
 
