@@ -4,7 +4,10 @@ finds the old text or the new one."""
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
+import stat
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +17,9 @@ DRAFT = ".{}.new"  # the name of a file while it is written
 class Files(Protocol):
     """Names are relative and may have folders in them. OSError when something cannot be written."""
 
-    def read(self, name: str) -> str | None: ...
+    def read(self, name: str) -> str | None:
+        """None: there is none. OSError, UnicodeDecodeError: it cannot be read."""
+        ...
 
     def write(self, name: str, text: str) -> None:
         """Create or replace a file; when it returns, the text is durable."""
@@ -44,10 +49,15 @@ class FolderFiles:
         self._folder, self._durable = folder, durable
 
     def read(self, name: str) -> str | None:
+        path = self._folder / name
         try:
-            return (self._folder / name).read_text(encoding="utf-8")
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would wait for its writer
         except (FileNotFoundError, NotADirectoryError):
             return None
+        with contextlib.closing(io.FileIO(handle)) as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "is no regular file", str(path))
+            return file.readall().decode("utf-8")
 
     def write(self, name: str, text: str) -> None:
         path = self._folder / name

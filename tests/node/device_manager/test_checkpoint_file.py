@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.node.device_manager import checkpoint
@@ -20,6 +24,17 @@ def pod(name: str, *ids: str) -> Object:
 
 def answer(text: bytes, *ids: str) -> ContainerAllocation:
     return ContainerAllocation(frozenset(ids), message=text)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: Path(path).write_bytes(b"\xff\xfe{"),
+                                  lambda path: Path(path).symlink_to("/dev/zero")],
+                         ids=["a named pipe", "a folder", "no text", "a device"])
+def test_what_is_no_checkpoint_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / checkpoint.FILE)
+    assert not CheckpointFile(tmp_path).load().entries
+    assert "cannot be read" in caplog.text
 
 
 def test_every_change_is_in_the_file(tmp_path: Path) -> None:

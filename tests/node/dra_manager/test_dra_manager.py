@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -234,15 +235,19 @@ async def test_after_a_restart_pods_that_run_are_not_prepared_again_and_others_a
     assert driver.claims(UNPREPARE) == [("k",)]
 
 
-@pytest.mark.parametrize("damage", ["lost", "torn", "changed"])
+@pytest.mark.parametrize("damage", ["lost", "torn", "changed", "no text", "a named pipe"])
 async def test_a_damaged_record_is_rebuilt_from_what_runs(node: Node, damage: str) -> None:
     driver = await node.driver(devices={"k": ["d0"]})
     await node.prepare(pod("p", "k"), K)
     file = node.folder / dra_checkpoint.FILE
     text = file.read_text()
-    file.write_text({"lost": "", "torn": text[:len(text) // 2], "changed": text.replace("d0", "d1", 1)}[damage])
-    if damage == "lost":
-        file.unlink()
+    contents = {"torn": text[:len(text) // 2].encode(), "changed": text.replace("d0", "d1", 1).encode(),
+                "no text": b"\xff\xfe{"}
+    file.unlink()
+    if damage in contents:
+        file.write_bytes(contents[damage])
+    elif damage == "a named pipe":
+        os.mkfifo(file)
     await node.restart()
     assert node.manager.claims_of("uid-p") == {}
     assert await node.prepare(running(pod("p", "k")), K) is None
@@ -262,6 +267,16 @@ async def test_claims_of_pods_that_are_gone_are_unprepared(node: Node) -> None:
     assert driver.claims(UNPREPARE) == []
     await until(lambda: node.manager.sweep(()) is None)
     assert driver.claims(UNPREPARE) == [("k",)]
+
+
+async def test_a_folder_in_the_place_of_the_record_is_a_reason(node: Node) -> None:
+    driver = await node.driver()
+    (node.folder / dra_checkpoint.FILE).mkdir()
+    await node.restart()
+    why = await node.prepare(pod("p", "k"), K)
+    assert why is not None
+    assert (why.code, dra_checkpoint.FILE in why["message"]) == (RejectionCode.PREPARE_FAILED, True)
+    assert driver.claims(PREPARE) == []
 
 
 async def test_a_folder_that_cannot_be_written_is_a_reason(node: Node) -> None:

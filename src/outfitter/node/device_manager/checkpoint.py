@@ -63,6 +63,7 @@ class CheckpointProblem(enum.StrEnum):
     CHECKSUM = "ChecksumMismatch"
     OTHER_VERSION = "OtherVersion"
     MALFORMED = "Malformed"
+    UNREADABLE = "Unreadable"  # no file, no permission, no text
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import OutfitterError
 from outfitter.node.atomic_files import Files
 from outfitter.node.device_manager import dra_checkpoint
-from outfitter.node.device_manager.checkpoint import DamagedCheckpoint
+from outfitter.node.device_manager.checkpoint import CheckpointProblem, DamagedCheckpoint
 from outfitter.node.device_manager.dra_checkpoint import ClaimInfoState
 from outfitter.node.dra_manager import claim_calls, claim_status
 from outfitter.node.dra_manager.claim_calls import Allocated, Batches, PreparePlan
@@ -83,8 +83,11 @@ class DraManager:
 
     def load(self) -> None:
         """What earlier processes recorded. A file that cannot be used is rebuilt from the API, pod by pod."""
-        text = self.files.read(dra_checkpoint.FILE)
-        found = dra_checkpoint.decode(text) if text is not None else ()
+        try:
+            text = self.files.read(dra_checkpoint.FILE)
+            found = dra_checkpoint.decode(text) if text is not None else ()
+        except (OSError, UnicodeDecodeError) as error:
+            found = DamagedCheckpoint(CheckpointProblem.UNREADABLE, f"{dra_checkpoint.FILE} cannot be read: {error}")
         if isinstance(found, DamagedCheckpoint):
             log.warning("%s: %s; it is written again from the claims of the pods that run", self.host, found.message)
             found = ()
