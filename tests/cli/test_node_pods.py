@@ -89,12 +89,19 @@ async def test_a_cni_plugin_gets_the_devices_that_it_knows(
 async def test_a_pod_named_in_the_configuration() -> None:
     async with one_node() as folder:
         done = await ask(folder, "", {"resources": [NIC], "namespace": "blue", "podName": "p"})
-    assert json.loads(done.out)["devices"] == {NIC: ["e0", "e1"]}
+        same = await ask(folder, "blue/p", {"resources": [NIC], "namespace": "blue", "podName": "p"})
+    assert json.loads(done.out)["devices"] == json.loads(same.out)["devices"] == {NIC: ["e0", "e1"]}
 
 
 ERRORS: dict[str, tuple[str, Any, int, str]] = {
     "a pod that is not here": ("default/p", {"resources": [NIC]}, 100, "pod p in namespace default not found"),
     "no pod": ("", {"resources": [NIC]}, 4, "K8S_POD_NAME"),
+    "a pod without a name": ("blue/", {"resources": [NIC]}, 4, "K8S_POD_NAME"),
+    "another namespace than that of the pod which is set up": (
+        "default/plain", {"resources": [NIC], "namespace": "blue"}, 7, "namespace: must be that of the pod"),
+    "another pod than the one which is set up": (
+        "blue/plain", {"resources": [NIC], "podName": "p"}, 7, "podName: must be that of the pod which is set up, plain"),
+    "a name that is no text": ("", {"resources": [NIC], "namespace": "blue", "podName": 5}, 7, "podName"),
     "no resources": ("blue/p", {}, 7, "resources"),
     "resources that are no list": ("blue/p", {"resources": NIC}, 7, "resources"),
     "a torn configuration": ("blue/p", '{"resources": [', 7, "not JSON"),

@@ -133,6 +133,8 @@ async def test_a_vf_is_in_the_pod_between_add_and_del(tmp_path: Path) -> None:
 async def test_each_interface_of_a_pod_gets_another_vf_until_none_is_left(tmp_path: Path) -> None:
     def check(here: Node) -> None:
         before = here.interfaces()
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "c0-net1.json").touch()  # what a power failure left of another container
         for interface in ("net1", "net2"):
             assert here.call("ADD", interface).code == 0
         both = {"net1": before["vf0"], "net2": before["vf1"]}
@@ -171,6 +173,13 @@ def test_a_wrong_call_is_an_error_of_cni(
 
 def test_what_was_never_added_is_deleted_without_an_error(tmp_path: Path) -> None:
     assert call("DEL", {**CONFIG, "stateDir": str(tmp_path)}, **NAMED) == Answer(0, None)
+
+
+def test_a_state_file_without_content_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "c1-net1.json").touch()
+    assert call("CHECK", {**CONFIG, "stateDir": str(tmp_path)}, **NAMED).result["code"] == 103
+    assert call("DEL", {**CONFIG, "stateDir": str(tmp_path)}, **NAMED) == Answer(0, None)
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_it_names_its_versions() -> None:

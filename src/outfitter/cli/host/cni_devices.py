@@ -65,22 +65,31 @@ def _config(text: str) -> Any:
 
 
 def read_request(config: Any, environment: Mapping[str, str]) -> CniRequest:
-    """The pod is named by `namespace` and `podName` of the configuration, or else by CNI_ARGS."""
+    """The pod is named by CNI_ARGS, or else by `namespace` and `podName` of the configuration: that may be what a user of a
+    namespace wrote into a NetworkAttachmentDefinition, and names no other pod than the one that is set up."""
     if not isinstance(config, dict):
         raise _CniError(INVALID_CONFIG, "the configuration on stdin is not a JSON object")
     resources = config.get("resources")
     if not isinstance(resources, list) or not resources or not all(isinstance(name, str) for name in resources):
         raise _CniError(INVALID_CONFIG, "resources: must be a list of the resource names that the plugin knows")
     arguments = dict(part.partition("=")[::2] for part in environment.get("CNI_ARGS", "").split(";"))
-    namespace = config.get("namespace") or arguments.get("K8S_POD_NAMESPACE")
-    name = config.get("podName") or arguments.get("K8S_POD_NAME")
-    if not isinstance(namespace, str) or not isinstance(name, str):
+    namespace = _pod(config, "namespace", arguments.get("K8S_POD_NAMESPACE"))
+    name = _pod(config, "podName", arguments.get("K8S_POD_NAME"))
+    if not namespace or not name:
         raise _CniError(INVALID_ENVIRONMENT, "CNI_ARGS must have K8S_POD_NAMESPACE and K8S_POD_NAME, or the configuration "
                                              "namespace and podName")
     folder = config.get("kubeletDir", str(KUBELET_DIR))
     if not isinstance(folder, str) or not folder:
         raise _CniError(INVALID_CONFIG, "kubeletDir: must be the path of the kubelet's folder")
     return CniRequest(namespace, name, frozenset(resources), Path(folder))
+
+
+def _pod(config: Mapping[str, Any], key: str, of_runtime: str | None) -> str | None:
+    value = config.get(key) or of_runtime
+    if not isinstance(value, str | None) or (of_runtime and value != of_runtime):
+        raise _CniError(INVALID_CONFIG, f"{key}: must be that of the pod which is set up" + (
+            f", {of_runtime} (CNI_ARGS)" if of_runtime else ", a text"))
+    return value
 
 
 def _devices(request: CniRequest) -> dict[str, list[str]]:
