@@ -212,6 +212,24 @@ async def test_a_preferred_device_that_is_gone_by_then_is_asked_for_again(monkey
         assert asked == [["g0", "g1"], ["g0"]]
 
 
+async def test_a_younger_pod_goes_on_when_the_plugin_that_is_asked_for_an_older_one_is_gone(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world() as (made, steps):
+        answers = hang(monkeypatch, made, made.plugins["gpu"], "GetPreferredAllocation")
+        await steps.run({"op": "start_plugin", "plugin": "gpu", "prefers": ["g1"]})
+        await create(steps, "older", gpu=1, nic=1)
+        await made.settle(1)
+        await create(steps, "younger", nic=1)
+        await made.settle(1)
+        assert (await made.must("GET", pod_path("younger")))["status"]["phase"] == "Pending", "the older one wants the NIC"
+        await steps.run({"op": "stop_plugin", "plugin": "gpu"})
+        await made.settle()
+        assert (await made.must("GET", pod_path("older")))["status"]["reason"] == "WaitingForDevicePlugin"
+        assert (await made.must("GET", pod_path("younger")))["status"]["phase"] == "Running"
+        answers.set()
+
+
 def _file(path: Path) -> None:
     path.write_text("no socket")
 
