@@ -13,6 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.live_update import spec_fields
 from outfitter.api.live_update.contribution import Contribution, MigrationNeed, RunningVm
 from outfitter.api.live_update.evaluator import CONTRIBUTORS, NOTHING, evaluate, migration_need
+from outfitter.api.rejection import RejectionCode
 
 DEFAULT: Object = {"name": "default", "masquerade": {}}
 POD: Object = {"name": "default", "pod": {}}
@@ -164,6 +165,17 @@ def test_a_nic_by_claim_brings_its_claim_and_no_other() -> None:
     found = evaluate(running(spec(vf(), networks=[by_claim()], resourceClaims=claims), vmi(spec())))
     assert found.live["resourceClaims"] == claims[:1]
     assert found.restart == ("resourceClaims[gpu]",)
+
+
+def test_a_nic_by_a_claim_that_the_vmi_has_from_elsewhere_waits() -> None:
+    """It would get a device of the other one."""
+    have = vmi(spec(resourceClaims=[{"name": "nic", "resourceClaimTemplateName": "slow"}]))
+    claims = [{"name": "nic", "resourceClaimTemplateName": "vfs"}]
+    found = evaluate(running(spec(vf(), networks=[by_claim()], resourceClaims=claims), have))
+    assert (found.live, found.migration) == ({}, ())
+    assert found.restart == (f"{CARDS}[fast]", "resourceClaims[nic].resourceClaimTemplateName")
+    assert found.refused[f"{CARDS}[fast]"].code is RejectionCode.NIC_NOT_PLUGGED
+    assert "resourceClaimTemplateName slow until it stops" in found.refused[f"{CARDS}[fast]"]["message"]
 
 
 class Lamps:

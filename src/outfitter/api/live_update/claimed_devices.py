@@ -116,15 +116,8 @@ class _DeviceComparison:
         return True
 
     def _other_claim(self, ref: DeviceRef) -> Rejection | None:
-        """The claims of a VMI only grow: one that it has under the name of another would give the device of that."""
-        have, wanted = (next((entry for entry in spec.get(CLAIMS) or () if entry.get("name") == ref.claim), None)
-                        for spec in (self.running.vmi["spec"], self.running.wanted))
-        if have is None or wanted is None or have == wanted:
-            return None
-        source = next((f"{key} {value}" for key, value in have.items() if key != "name"), "another one")
-        return Rejection.of(RejectionCode.DEVICE_NOT_PLUGGED, message=(
-            f"{ref.name}: claim {ref.claim} of the running VM is {source} until it stops; give the new claim another "
-            "name"))
+        why = self.running.other_claim(ref.claim)
+        return Rejection.of(RejectionCode.DEVICE_NOT_PLUGGED, message=f"{ref.name}: {why}") if why is not None else None
 
     def _impossible(self, ref: DeviceRef) -> Rejection | None:
         if not ref.by_claim:

@@ -39,6 +39,16 @@ class RunningVm:
     def migratable(self) -> bool:
         return conditions.is_true(self.vmi, "LiveMigratable")
 
+    def other_claim(self, claim: str | None) -> str | None:
+        """Why a device of this claim cannot be plugged; None: it can. The claims of a VMI only grow: one that it has under the
+        name of another would give the device of that."""
+        have, wanted = (next((entry for entry in spec.get("resourceClaims") or () if entry.get("name") == claim), None)
+                        for spec in (self.vmi["spec"], self.wanted))
+        if have is None or wanted is None or have == wanted:
+            return None
+        source = next((f"{key} {value}" for key, value in have.items() if key != "name"), "another one")
+        return f"claim {claim} of the running VM is {source} until it stops; give the new claim another name"
+
 
 @dataclass(frozen=True, slots=True)
 class Contribution:

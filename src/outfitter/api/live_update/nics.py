@@ -7,6 +7,7 @@
 | `state` absent, or the entry removed, before it was plugged | removed at once: the plug is cancelled |
 | `state` up or down | copied; the node changes the link |
 | another `multus.networkName` | copied if the VM can migrate, or was not plugged yet |
+| a new interface by a claim that the VMI has under this name from elsewhere | waits for a restart |
 | anything else: MAC address, model, binding, kind of network, a plugged NIC removed without `absent` | waits for a restart |
 """
 
@@ -20,6 +21,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import interface_status, network_info
 from outfitter.api.live_update import spec_fields
 from outfitter.api.live_update.contribution import Contribution, MigrationNeed, Need, RunningVm
+from outfitter.api.rejection import Rejection, RejectionCode
 
 INTERFACES, NETWORKS = "domain.devices.interfaces", "networks"
 ABSENT = "absent"
@@ -98,6 +100,7 @@ class _Comparison:
     restart: list[str] = field(default_factory=list)
     migration: list[str] = field(default_factory=list)
     claims: set[str] = field(default_factory=set)
+    refused: dict[str, Rejection] = field(default_factory=dict)
 
     def contribution(self) -> Contribution:
         running = self.running
@@ -117,15 +120,20 @@ class _Comparison:
         for name, card in cards.items():
             if name in own_cards or state(card) == ABSENT:
                 continue
+            path, claim = f"{INTERFACES}[{name}]", ((networks.get(name) or {}).get("resourceClaim") or {}).get("claimName")
             if not pluggable(card, networks.get(name)) or not running.live:
-                self.restart.append(f"{INTERFACES}[{name}]")
+                self.restart.append(path)
+            elif why := running.other_claim(claim):
+                self.restart.append(path)
+                self.refused[path] = Rejection.of(RejectionCode.NIC_NOT_PLUGGED, message=f"{name}: {why}")
             elif running.running:
                 is_cards[name], is_networks[name] = card, networks[name]
-                self.migration.append(f"{INTERFACES}[{name}]")
-                if claim := (networks[name].get("resourceClaim") or {}).get("claimName"):
+                self.migration.append(path)
+                if claim:
                     self.claims.add(str(claim))
         return Contribution(self._live(is_cards, is_networks), tuple(self.migration), tuple(self.restart),
-                            frozenset(self.claims), template=self._left_out(cards, networks, own_cards, reported))
+                            frozenset(self.claims), template=self._left_out(cards, networks, own_cards, reported),
+                            refused=self.refused)
 
     def _kept(
         self, name: str, own: Mapping[str, Any], cards: Mapping[str, Mapping[str, Any]],
