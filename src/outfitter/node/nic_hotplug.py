@@ -81,7 +81,7 @@ class NicSync:
         if in_place:
             unswapped = await self._swap(host, pod, instance, domain, waits)
         for name in planned.attach:
-            if not in_place and network_info.pod_interface(pod, name) is None:
+            if not in_place and not _made_with(pod, instance, name):
                 continue  # the VM is migrated for it, into a pod that has the network
             try:
                 await self._source.attach(host, pod, instance, domain, name)
@@ -229,6 +229,14 @@ class PodNics:
         self, pod: Object, instance: Object, nics: Mapping[str, DomainNic], kept: Collection[str], ready: Collection[Wire]
     ) -> None:
         """The network plugin writes the pod's annotations."""
+
+
+def _made_with(pod: Object, instance: Object, name: str) -> bool:
+    """Whether a pod has the network of an interface: by Multus, or by a claim that it was created with."""
+    network = next((each for each in network_info.networks(instance) if each.get("name") == name), {})
+    if network.get("resourceClaim") is not None:
+        return attachment_pods.has(pod, attachment_pods.of_network(network))
+    return network_info.pod_interface(pod, name) is not None
 
 
 def _why(error: OutfitterError, name: str) -> Rejection:
