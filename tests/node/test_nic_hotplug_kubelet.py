@@ -4,10 +4,19 @@ pod's network-status, and the node agent has the launcher plug it."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+from outfitter import app
 from outfitter.api import conditions, kinds
+from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
+from outfitter.api.launcher.launcher_protocol import PlugNic
+from outfitter.launcher.simulated import Simulated
+from outfitter.node.nic_hotplug import PodNics
+from outfitter.node.pods.launcher_request import LauncherRequests
+from outfitter.store.clock import SystemClock
+from outfitter.store.memory import Memory
 from tests.node.test_kubelet_pods import NODE, Place, place
 
 __all__ = ["place"]  # the fixture
@@ -84,3 +93,41 @@ async def gone(place: Place) -> bool:
     vmi = await place.store.get(kinds.VMI, "blue", "default")
     entries = [entry for entry in vmi["status"].get("interfaces") or () if entry["name"] == "red" and entry.get("infoSource")]
     return not entries
+
+
+class RecordingLaunchers:
+    """Launchers that plug nothing, and keep what they are asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[PlugNic] = []
+
+    async def plug_nic(self, request: PlugNic) -> None:
+        self.asked.append(request)
+
+
+async def test_nic_by_claim_is_plugged_where_the_pod_has_its_claim(tmp_path: Path) -> None:
+    """As after a migration. A pod without the claim gets it by one."""
+    store = Memory(clock=SystemClock())
+    await store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "oak"}, "spec": {
+        "nodeName": NODE, "driver": "pci.outfitter.dev", "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "vf0", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:3b:01.0"}}}]}})
+    await store.create(kinds.RESOURCE_CLAIM, {"metadata": {"name": "mine", "namespace": "default"}, "spec": {
+        "devices": {"requests": [{"name": "vf", "exactly": {"deviceClassName": "vf"}}]}}})
+    await store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"allocation": {"devices": {"results": [
+        {"request": "vf", "driver": "pci.outfitter.dev", "pool": NODE, "device": "vf0"}]}}}}, "default", subresource="status")
+    vmi: Object = {"metadata": {"name": "blue", "namespace": "default", "uid": "u"}, "spec": {
+        "networks": [{"name": "fast", "resourceClaim": {"claimName": "net", "requestName": "vf"}}],
+        "domain": {"devices": {"interfaces": [{"name": "fast", "sriov": {}}]}}}}
+    pod: Object = {"metadata": {"name": "launcher", "namespace": "default", "uid": "p"}, "spec": {"nodeName": NODE}}
+    host, launchers = app.this_host(NODE, Simulated(), root=tmp_path, empty=True), RecordingLaunchers()
+    assert host is not None
+    source = PodNics(launchers, LauncherRequests(store))  # type: ignore[arg-type]
+    domain = Domain("u", "default_blue", "<domain/>")
+    await source.attach(host, pod, vmi, domain, "fast")
+    assert launchers.asked == []
+    pod["spec"] |= {"resourceClaims": [{"name": "net", "resourceClaimName": "mine"}],
+                    "containers": [{"resources": {"claims": [{"name": "net", "request": "vf"}]}}]}
+    await source.attach(host, pod, vmi, domain, "fast")
+    [request] = launchers.asked
+    [wire] = network_info.read(request.network_info).values()
+    assert (request.name, wire.network, wire.address) == ("fast", "fast", "0000:3b:01.0")

@@ -7,7 +7,7 @@ VMI migrates. Called by who runs the pods of a host, with the host's lock."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from outfitter.api import rejection
 from outfitter.api.hypervisor import Domain, DomainNic, NicBuilder
@@ -22,6 +22,7 @@ from outfitter.node.agent_host import AgentHost
 from outfitter.node.hotplug.booking_patience import BookingPatience
 from outfitter.node.launchers import Launchers
 from outfitter.node.networks import Networks, PluggedNics
+from outfitter.node.pods.launcher_request import LauncherRequests
 from outfitter.node.pods.pod_cache import PodCache
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.store.clock import Clock
@@ -203,10 +204,15 @@ class PodNics:
 
     multus = False
 
-    def __init__(self, launchers: Launchers) -> None:
-        self._launchers = launchers
+    def __init__(self, launchers: Launchers, requests: LauncherRequests) -> None:
+        self._launchers, self._requests = launchers, requests
 
     async def attach(self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str) -> None:
+        if _by_claim(instance, name):
+            if _made_with(pod, instance, name) and (
+                    found := await self._requests.plugged(host, pod, instance, domain, name)) is not None:
+                await self._launchers.plug_nic(PlugNic(instance, name, network_info.write([found])))
+            return  # without its claim it is plugged on the target of a migration
         entry = network_info.pod_interface(pod, name)
         interface = next((each for each in network_info.interfaces(instance) if each.get("name") == name), {})
         if entry is None:
@@ -233,10 +239,15 @@ class PodNics:
 
 def _made_with(pod: Object, instance: Object, name: str) -> bool:
     """Whether a pod has the network of an interface: by Multus, or by a claim that it was created with."""
-    network = next((each for each in network_info.networks(instance) if each.get("name") == name), {})
-    if network.get("resourceClaim") is not None:
-        return attachment_pods.has(pod, attachment_pods.of_network(network))
+    if (network := _by_claim(instance, name)) is not None:
+        return attachment_pods.has_vf(pod, network)
     return network_info.pod_interface(pod, name) is not None
+
+
+def _by_claim(instance: Object, name: str) -> Mapping[str, Any] | None:
+    """The network of an interface whose VF comes by a claim."""
+    return next((each for each in network_info.networks(instance)
+                 if each.get("name") == name and each.get("resourceClaim") is not None), None)
 
 
 def _why(error: OutfitterError, name: str) -> Rejection:

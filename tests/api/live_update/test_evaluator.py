@@ -178,6 +178,14 @@ def test_a_nic_by_a_claim_that_the_vmi_has_from_elsewhere_waits() -> None:
     assert "resourceClaimTemplateName slow until it stops" in found.refused[f"{CARDS}[fast]"]["message"]
 
 
+@pytest.mark.parametrize(("listed", "level"), [
+    ([], "immediate"), ([{"name": "nic", "request": "other"}], "immediate"), ([{"name": "nic", "request": "vf"}], "none"),
+    ([{"name": "nic"}], "none")])
+def test_a_nic_by_claim_migrates_its_vm_into_a_pod_that_has_its_vf_and_no_further(listed: list[Object], level: str) -> None:
+    pod = {"metadata": {}, "spec": {"containers": [{"resources": {"claims": listed}}]}}
+    assert migration_need(vmi(spec(vf(), networks=[by_claim()])), pod).level == level
+
+
 class Lamps:
     """A kind of device that is not ours."""
 

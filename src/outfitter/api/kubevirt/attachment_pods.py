@@ -140,6 +140,16 @@ def has(launcher: Mapping[str, Any], attachment: Attachment) -> bool:
                for container in launcher["spec"].get("containers") or () for entry in container.get("env") or ())
 
 
+def has_vf(launcher: Mapping[str, Any], network: Mapping[str, Any]) -> bool:
+    """Whether a launcher pod was created with the VF of a network by claim: its containers list the request."""
+    if (ref := network.get("resourceClaim")) is None:
+        return False
+    return any(entry.get("name") == ref.get("claimName") and entry.get("request") in (None, "", ref.get("requestName"))
+               for container in launcher["spec"].get("containers") or ()
+               for entry in (container.get("resources") or {}).get("claims") or ())
+
+
+
 def of_network(network: Mapping[str, Any]) -> Attachment:
     """What holds the VF of an interface on a network."""
     if (ref := network.get("resourceClaim")) is not None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import interface_status, network_info
+from outfitter.api.kubevirt import attachment_pods, interface_status, network_info
 from outfitter.api.live_update import spec_fields
 from outfitter.api.live_update.contribution import Contribution, MigrationNeed, Need, RunningVm
 from outfitter.api.rejection import Rejection, RejectionCode
@@ -61,6 +61,8 @@ class Nics:
             network = networks.get(str(interface.get("name")))
             if network is None or interface_status.is_primary(network) or interface["name"] in skipped:
                 continue  # a simulated VM does without a network that its host cannot provide
+            if interface["name"] not in reported and attachment_pods.has_vf(pod, network):
+                continue  # the pod has its VF: another one would have no more
             need, why = _need(vmi, interface, network, reported.get(interface["name"]), statuses)
             if need != "none":
                 waiting.append(f'NIC "{interface["name"]}" {why}')

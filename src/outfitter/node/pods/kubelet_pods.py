@@ -41,8 +41,8 @@ class KubeletPods:
         self._store, self._cache, self._launchers, self._clock = store, cache, launchers, clock
         self._report = _KubeletStatusReporter(store, clock=clock, events=events)
         self._actions = VmiActions(store, self._report, clock=clock)
-        self._nics = NicSync(PodNics(launchers), self._report, clock=clock)
         self._requests = LauncherRequests(store)
+        self._nics = NicSync(PodNics(launchers, self._requests), self._report, clock=clock)
         self._arrivals = KubeletArrivals(launchers, self._requests)
         self._migrations = VmiMigrations(store, cache, self._report, self._arrivals, clock=clock)
         self._vmi_seen: set[str] = set()  # pods whose VMI was on this node

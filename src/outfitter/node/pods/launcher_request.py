@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from outfitter.api import kinds
+from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_status, network_info, pod_claims, vmi_actions
 from outfitter.api.kubevirt.network_info import Wire
@@ -39,6 +40,16 @@ class LauncherRequests:
         env = await domain_builder.published_environment(self._store, host.name, pod, claim)
         return StartVmi(_for_launcher(instance), network_info.write(wires) if wires else "", env,
                         vmi_actions.starts_paused(instance)), wires
+
+    async def plugged(
+        self, host: AgentHost, pod: Object, instance: Object, domain: Domain, name: str
+    ) -> Wire | None:
+        """How an interface by claim is attached that is plugged into the running VM of this pod. NotReady: why it cannot be."""
+        claims = await self._claims(pod)
+        wires = await networks.decided(
+            self._store, host, pod, instance, lambda namespace, claim: claims.get((namespace, claim)), isolated=True,
+            plugged=networks.PluggedNics(frozenset({name}), frozenset(domain.devices), {}))
+        return next((wire for wire in wires if wire.network == name), None)
 
     async def _claims(self, pod: Object) -> Mapping[tuple[str, str], Object]:
         """Read one by one when they are needed: a node agent does not watch the claims of the whole cluster."""
