@@ -46,6 +46,11 @@ def migration_for(vmi: Object, name: str) -> Object:
         "annotations": {migration.WORKLOAD_UPDATE: ""}}, "spec": {"vmiName": meta["name"], "priority": PRIORITY}}
 
 
+def _offer(node: Object | None) -> Object | None:
+    """What a host that takes pods has for them; None: it takes none."""
+    return (node.get("status") or {}).get("allocatable") or {} if node is not None and takes_pods(node) else None
+
+
 def _required(vmi: Object) -> list[str]:
     return ["yes"] if conditions.is_true(vmi, automatic_migration.REQUIRED) else []
 
@@ -71,6 +76,7 @@ class WorkloadUpdate:
         self._jobs.on_change(self._job_changed)
         enqueue_on_change(self._pods, self.queue, lambda pod: instance_of(pod) if migration.job_uid(pod) else [])
         enqueue_on_change(self._kubevirts, self.queue, lambda _: self._required())
+        self._nodes.on_change(self._host_changed)
 
     def _may_migrate(self, vmi: Object) -> list[str]:
         """A VMI that is to migrate, or that has migrations. Of others there is nothing to decide."""
@@ -79,6 +85,12 @@ class WorkloadUpdate:
 
     def _required(self) -> list[str]:
         return [key_of(vmi) for vmi in self._vmis.by("migration required", "yes")]
+
+    def _host_changed(self, old: Object | None, new: Object | None) -> None:
+        """A host comes, goes, or has other resources: one that VMIs wait for may be there. Its other updates do not matter."""
+        if _offer(old) != _offer(new):
+            for key in self._required():
+                self.queue.add(key)
 
     def _job_changed(self, old: Object | None, new: Object | None) -> None:
         job = new or old

@@ -16,7 +16,7 @@ from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 REQUIRED = migration.MIGRATION_REQUIRED  # condition of a VMI
 PENDING, DUE = "AutoMigrationPending", "AutoMigrationDueToLiveUpdate"  # its reasons: status False, True
 BACKOFF = timedelta(seconds=20)  # after the first failure; doubled with each further one
-LOOK_AGAIN = 30.0  # seconds: hosts come and go, and nothing of a VMI changes with that
+LOOK_AGAIN = 30.0  # seconds: what is free on hosts changes with pods, and nothing of a VMI changes with that
 
 # Why a migration that is required is not under way: codes at the beginning of that part of the condition's message.
 NO_METHOD, NOT_MIGRATABLE = "NoUpdateMethod", "NotLiveMigratable"
