@@ -187,9 +187,9 @@ class ClusterSteps(CaseScenario):
             await asyncio.sleep(0.2)
 
     async def _clear(self) -> None:
-        """So that no VM of this case is in the way of the next."""
-        for kind in (kinds.MIGRATION, kinds.VM, kinds.VMI, kinds.POD):
-            for namespace in self._own.values():
+        """So that no VM and no host of this case is in the way of the next."""
+        for kind in (kinds.MIGRATION, kinds.VM, kinds.VMI, kinds.POD, kinds.NODE):
+            for namespace in self._own.values() if kind.namespaced else (None,):
                 for obj in self.all(kind, namespace):
                     path = object_path(kind, {**obj, "apiVersion": kind.api_version})
                     with contextlib.suppress(NotDriven):
