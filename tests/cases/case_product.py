@@ -267,16 +267,16 @@ def settings_object(config: Mapping[str, Any], own: Object | None) -> Object:
     off += [gate for gate in GATES if gate not in on and gate not in off and not by_default.get(gate)]
     settings["developerConfiguration"] = {**developer, "featureGates": on, "disabledFeatureGates": off}
     for key in ("permittedHostDevices", "vmRolloutStrategy"):
-        if key in config:
+        if config.get(key) is not None:
             settings[key] = config[key]
-    if "parallelMigrationsPerCluster" in config:
+    if config.get("parallelMigrationsPerCluster") is not None:
         settings["migrations"] = {**(settings.get("migrations") or {}),
-                                  "parallelMigrationsPerCluster": config["parallelMigrationsPerCluster"]}
+                                  "parallelMigrationsPerCluster": int(config["parallelMigrationsPerCluster"])}
     annotations = dict(((own or {}).get("metadata") or {}).get("annotations") or {})
-    if "gracePeriodSeconds" in config:
+    if config.get("gracePeriodSeconds") is not None:
         annotations[GRACE] = str(config["gracePeriodSeconds"])
     spec: Object = {**said, "configuration": settings}
-    if "workloadUpdateMethods" in config:
+    if config.get("workloadUpdateMethods") is not None:
         spec["workloadUpdateStrategy"] = {"workloadUpdateMethods": config["workloadUpdateMethods"]}
     return {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec,
                         "metadata": {"name": "kubevirt", "namespace": "kubevirt", "annotations": annotations}}

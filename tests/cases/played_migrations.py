@@ -20,7 +20,8 @@ class PlayedMigrations:
     def __init__(self, engine: StepEngine) -> None:
         self._engine = engine
         self._phase = engine.case.config.get("newMigrationPhase")
-        self._fail_after = engine.case.config.get("failMigrationsAfterSeconds")
+        seconds = engine.case.config.get("failMigrationsAfterSeconds")
+        self._fail_after = None if seconds is None else float(seconds)
         self._since: dict[str, float] = {}
 
     def due(self, now: float) -> float | None:

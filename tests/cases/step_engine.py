@@ -141,7 +141,8 @@ class StepEngine(CaseScenario):
         given = [obj for obj in self.case.data.get("given") or () if not is_right(obj) and obj["kind"] != KIND]
         created = [obj for step in self.case.expect.get("steps") or () for obj in (step.get("do") or {}).get("create") or ()]
         await self.load(self.store_product, self.api, self.case.config, given)
-        for namespace in sorted({obj["metadata"]["namespace"] for obj in created if obj["metadata"].get("namespace")}):
+        used = {obj["metadata"]["namespace"] for obj in created if obj["metadata"].get("namespace")}
+        for namespace in sorted(used - {obj["metadata"]["name"] for obj in created if obj["kind"] == kinds.NAMESPACE.kind}):
             await self._put(self.store_product, self.api, {"apiVersion": "v1", "kind": "Namespace",
                                                            "metadata": {"name": namespace}})
         self.clock.advance(self._before - self.clock.monotonic())
