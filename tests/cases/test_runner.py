@@ -16,8 +16,9 @@ from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.manager import ControllerContext
 from outfitter.store.base import Store
 from tests import kubernetes
-from tests.cases import areas, cluster_rights, plugin
-from tests.cases.case import read_all
+from tests.cases import areas, cluster_rights, plugin, run_hotplug
+from tests.cases.case import Case, read_all
+from tests.cases.case_product import settings_object
 from tests.cases.sample_cases import ALLOCATOR, HOLDS, HOTPLUG, NOVA, STRANGE, WAITING, kubevirt
 
 pytest_plugins = ["pytester"]
@@ -215,3 +216,18 @@ def test_programs_of_a_control_plane_that_were_built_are_used_when_cases_are_nam
     cluster_rights.use_built_programs()
     cluster_rights.use_built_programs()
     assert cluster_rights.programs() == tmp_path
+
+
+def test_settings_may_be_text_or_null() -> None:
+    made = settings_object({"parallelMigrationsPerCluster": "1", "gracePeriodSeconds": None, "vmRolloutStrategy": None}, None)
+    assert made["spec"]["configuration"]["migrations"] == {"parallelMigrationsPerCluster": 1}
+    assert "vmRolloutStrategy" not in made["spec"]["configuration"]
+    assert made["metadata"]["annotations"] == {}
+
+
+async def test_a_step_may_create_the_namespace_of_what_it_creates() -> None:
+    made = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}},
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "notes", "namespace": "other"}}]
+    steps = [{"at": 0, "do": {"create": made}, "then": {"count": [{"kind": "ConfigMap", "namespace": "other", "equals": 1}]}}]
+    case = Case(Path("made.yaml"), "hotplug", "made", {"given": [], "expect": {"steps": steps}})
+    assert await run_hotplug.run(case) == []
