@@ -11,9 +11,6 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.ledger_page.page_entries import read_bookings
 from outfitter.cli.vm import plan_migrate
-from outfitter.ledger import book
-from outfitter.ledger.allocation_bookings import AllocationBookings
-from outfitter.store.clock import rfc3339
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven, contains
 from tests.cases.played_nodes import PlayedNodes
@@ -36,7 +33,6 @@ async def run(case: Case) -> list[str]:
     try:
         async with stepped(case) as engine:
             with_rights(case, engine)
-            await book_given(engine)
             engine.actors.append(PlayedNodes(engine))
             words = _Words(engine)
             engine.words |= {"held": words.held, "plan": words.plan}
@@ -44,21 +40,6 @@ async def run(case: Case) -> list[str]:
             return wrong and [*wrong, *engine.notes]
     except NotDriven as error:
         return [str(error)]
-
-
-async def book_given(engine: StepEngine) -> None:
-    """Given allocations count as booked."""
-    slices = engine.all(kinds.RESOURCE_SLICE)
-    pods = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in engine.all(kinds.POD)}
-    given = AllocationBookings(lambda pool: [one for one in slices if pool == (
-        f"{one['spec']['driver']}/{one['spec']['pool']['name']}")], lambda *_: None)
-    for claim in engine.all(kinds.RESOURCE_CLAIM):
-        status = claim.get("status") or {}
-        if not status.get("allocation"):
-            continue
-        users = [pods[claim["metadata"]["namespace"], user["name"]] for user in status.get("reservedFor") or ()]
-        for page, bookings in given.bookings(claim, users, rfc3339(engine.clock.now())).items():
-            await book.book(engine.store, page, bookings, limits=given.limits(bookings))
 
 
 class _Words:

@@ -43,6 +43,7 @@ from tests.cases.case_product import (
     object_path,
     replaced,
 )
+from tests.cases.given_bookings import book_given
 from tests.cases.object_paths import select
 from tests.cases.played_quota import KIND, QuotaRules
 from tests.cases.step_checks import CHECKS
@@ -381,6 +382,7 @@ class StepEngine(CaseScenario):
 async def stepped(case: Case, *, without: Sequence[str] = OF_KUBERNETES) -> AsyncIterator[StepEngine]:
     engine = StepEngine(case, without=without)
     await engine.load_given()
+    await book_given(engine)
     try:
         yield engine
     finally:
