@@ -28,8 +28,8 @@ from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import OpenRules
 
 ADMIN = auth.User("cases", (auth.MASTERS,))
-# Made first, then pods: others carry their uid.
-OWNERS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceMigration", "Node")
+# Made first, in this order, wherever a case lists them: the later ones, and all others, carry uids of the earlier ones.
+FIRST = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceMigration", "Node", "Pod")
 GIVEN_BY_THE_SERVER = ("resourceVersion", "generation", "managedFields", "selfLink")
 HOLD = "outfitter.dev/cases"  # keeps an object that is being deleted from going
 # Gates known to the cases, with whether KubeVirt 1.9 has them on: one that a case does not name is off, but for `gateDefaults`.
@@ -141,7 +141,7 @@ class CaseScenario:
         for namespace in sorted({obj["metadata"]["namespace"] for obj in given if obj["metadata"].get("namespace")}):
             await self._put(product, api, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         age = ""
-        for obj in sorted(given, key=lambda obj: (obj["kind"] not in OWNERS, obj["kind"] != "Pod", _created(obj))):
+        for obj in sorted(given, key=lambda obj: (creation_rank(obj), _created(obj))):
             if age and _created(obj) > age:
                 self.clock.advance(1)  # the server gives the time: what a case calls younger becomes younger
             age = _created(obj) or age
@@ -312,6 +312,10 @@ def kind_of(obj: Mapping[str, Any]) -> Kind:
     if kind is None:
         raise NotDriven(f"the product does not serve {obj['kind']} of {obj['apiVersion']}")
     return kind
+
+
+def creation_rank(obj: Mapping[str, Any]) -> int:
+    return FIRST.index(obj["kind"]) if obj["kind"] in FIRST else len(FIRST)
 
 
 def _created(obj: Mapping[str, Any]) -> str:

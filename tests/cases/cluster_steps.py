@@ -30,10 +30,10 @@ from tests.cases.case import Case
 from tests.cases.case_product import (
     ADMIN,
     GRACE,
-    OWNERS,
     Answer,
     CaseScenario,
     NotDriven,
+    creation_rank,
     named_entry,
     object_path,
     replaced,
@@ -125,7 +125,7 @@ class ClusterSteps(CaseScenario):
         rights = in_namespaces([obj for obj in given if is_right(obj)], self._own)
         await asyncio.to_thread(bind, self.api, rights)
         rest = self.mapped([obj for obj in given if not is_right(obj)])
-        for obj in sorted(rest, key=lambda obj: (obj["kind"] not in OWNERS, obj["kind"] != "Pod")):
+        for obj in sorted(rest, key=creation_rank):
             await self._put_on_server(self.own(obj))
         for obj in map(self.own, rest):
             await self._tell(self.api, obj)
