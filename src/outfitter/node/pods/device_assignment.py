@@ -82,6 +82,7 @@ class DeviceAssignment:
         self.calls = PluginCalls(clock)
         self._ready: set[str] = set()  # pods whose PreStartContainer calls are done
         self._earlier: dict[str, ContainerDevices] = {}  # VMI -> what its launcher had when it ran last
+        self._rejected: dict[str, Rejection] = {}  # pods whose rejection is not reported yet
         self._behind: dict[str, set[str]] = {}  # pod that is not decided yet -> keys of younger ones that want its devices
 
     # -- admission
@@ -92,6 +93,8 @@ class DeviceAssignment:
         manager, uid = host.device_manager, pod["metadata"]["uid"]
         if uid in self._held.admitted:
             return None
+        if (rejected := self._rejected.get(uid)) is not None:
+            return await self._reject(pod, rejected)
         wanted = device_admission.resources_of(pod)
         runs = pod["status"].get("phase") == "Running"
         if manager is None:
@@ -208,10 +211,11 @@ class DeviceAssignment:
         return out
 
     async def _reject(self, pod: Object, why: Rejection) -> NotYet:
-        """For good."""
-        self._drop(pod["metadata"]["uid"])
+        """For good: until it is reported, nothing is decided again and no plugin is called again."""
+        self._rejected[pod["metadata"]["uid"]] = why
         reason = TOPOLOGY_REJECTED if why.code is RejectionCode.TOPOLOGY_AFFINITY else REJECTED
         await self._report.pod_not_admitted(pod, why, reason)
+        self._drop(pod["metadata"]["uid"])
         return NotYet()
 
     # -- Allocate
@@ -359,6 +363,7 @@ class DeviceAssignment:
 
     def _drop(self, uid: str) -> None:
         self._preferences.drop(uid)
+        self._rejected.pop(uid, None)
         self._held.reserve(uid, ())
         self._held.admitted.discard(uid)
         self._ready.discard(uid)
