@@ -24,6 +24,7 @@ from outfitter.store.workqueue import WorkQueue
 
 SWEEP = "host|"  # a key of this form: stop and release what no pod of the host uses
 DEVICES = "devices|"  # a key of this form: what device plugins of the host report has changed
+LONGEST_RETRY = 10.0  # seconds until a pod that failed is tried again, as by a kubelet: an API server that is back is used soon
 
 
 class Agent:
@@ -38,7 +39,7 @@ class Agent:
         self.runtime, self._cache = runtime, cache
         self.hosts = {host.name: host for host in hosts}
         self._pods, self._pages = cache.pods, pages
-        self.queue = WorkQueue(clock, age=cache.pods.age)
+        self.queue = WorkQueue(clock, most=LONGEST_RETRY, age=cache.pods.age)
         cache.pods.on_change(self._pod_changed)
         cache.instances.on_change(self._vmi_changed)
         if cache.followed is not None:
