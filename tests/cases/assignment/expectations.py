@@ -274,9 +274,9 @@ async def invariants(at: Situation) -> list[str]:
                         wrong += [f"{key} is in {other}/{there} and in {name}/{container['name']}"
                                   for other, there, ended in holders[key] if other != name or not (plain or ended)]
                         holders[key].append((name, container["name"], plain))
-        alive = at.world.nodes[pod["spec"]["nodeName"]].alive and not at.world.nodes[pod["spec"]["nodeName"]].store.mode
-        waits = status.get("phase") in (None, "Pending") and alive and not pod["metadata"].get("deletionTimestamp")
-        rejected = status.get("phase") == "Failed" and not started(pod)
+        writes = at.world.nodes[pod["spec"]["nodeName"]].can_write
+        waits = status.get("phase") in (None, "Pending") and writes and not pod["metadata"].get("deletionTimestamp")
+        rejected = status.get("phase") == "Failed" and not started(pod) and pod["metadata"]["uid"] not in at.world.finished
         if (rejected or waits) and (not status.get("reason") or not _texts(pod, at).strip()):
             wrong.append(f"{name} has no reason or message: {status}")
     return wrong

@@ -121,7 +121,9 @@ class Steps:
         _check(await self._world.send("DELETE", pod_path(step["pod"])))
 
     async def _finish(self, step: Step) -> None:
-        _check(await self._world.send("PATCH", pod_path(step["pod"]) + "/status", {"status": {"phase": step["phase"]}}))
+        answer = await self._world.send("PATCH", pod_path(step["pod"]) + "/status", {"status": {"phase": step["phase"]}})
+        _check(answer)
+        self._world.finished.add(answer.body["metadata"]["uid"])
 
     async def _race(self, step: Step) -> None:
         name = step["pod"] if "/" in step["pod"] else f"default/{step['pod']}"
@@ -199,7 +201,7 @@ class Steps:
 
     async def _publish(self, driver: PlayedDriver) -> None:
         path, content = "/apis/resource.k8s.io/v1/resourceslices", driver.slice()
-        if driver.keys.get("devices") and not (await self._world.send("POST", path, content)).ok:
+        if driver.keys.get("devices") is not None and not (await self._world.send("POST", path, content)).ok:
             devices = {"spec": {"devices": content["spec"]["devices"]}}
             await self._world.must("PATCH", f"{path}/{content['metadata']['name']}", devices)
 
@@ -320,7 +322,10 @@ def _assigned(devices: Mapping[str, Sequence[str]]) -> list[Object]:
 
 def _one_id_changed(content: bytes) -> bytes:
     """The file with one id changed, where it has one: of a device, or of a claim."""
-    whole = json.loads(content)
+    try:
+        whole = json.loads(content)
+    except ValueError:
+        return content  # torn before, and not written since
     data = whole["Data"]
     if isinstance(data, str):
         whole["Data"] = UID.sub(lambda found: f"0{found[0][1:]}" if found[0][0] != "0" else f"1{found[0][1:]}", data, count=1)

@@ -122,7 +122,8 @@ class PlayedNode:
 
     def watch(self) -> None:
         """Open a stream whose events count for the case."""
-        assert self.monitor is not None
+        if self.monitor is None:
+            raise NotDriven(f"op watch: the agent of {self.name} does not run")
         self._watches.append(PodStream(self.monitor, self._watched))
 
     def _watched(self, kind: str, pod: PodView | None) -> None:
@@ -147,6 +148,11 @@ class PlayedNode:
     @property
     def alive(self) -> bool:
         return self._manager is not None
+
+    @property
+    def can_write(self) -> bool:
+        """After the API server was away, an agent is back when its watches are open again: that waits for the clock."""
+        return self.alive and not self.store.mode and not self.store.broken
 
     @property
     def idle(self) -> bool:
@@ -178,6 +184,7 @@ class World:
         self.claims: dict[str, Sequence[Mapping[str, str]]] = {}  # claim -> its allocation results
         self._known: dict[str, str] = {}  # uid of a pod that was there -> name
         self.created: dict[str, Object] = {}  # uid -> the spec that the case wrote
+        self.finished: set[str] = set()  # uids of pods that the case ended
         self.log: list[str] = []  # what happened, in order: "Allocate gpu", "started p"
         self._logged: set[tuple[str, str, int]] = set()
 
