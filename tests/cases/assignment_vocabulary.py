@@ -89,7 +89,7 @@ _PLUGIN: Mapping[str, Check] = {
     "empty": each(_one_of("Allocate")), "fails": keys(dict.fromkeys(PLUGIN_METHODS, _scalar)),
 }
 _DRIVER: Mapping[str, Check] = {
-    "driver": _TEXT, "devices": _NAMES, "node": _TEXT, "services": _TEXTS, "health_timeout": _COUNT,
+    "driver": _TEXT, "devices": _NAMES, "node": _TEXT, "services": _TEXTS, "health_timeout": _a((int, float), "a number"),
     **dict.fromkeys(("cdi", "running"), _BOOLEAN), "health": values(_one_of(*HEALTH)),
     "fails": keys(dict.fromkeys(DRIVER_METHODS, _either("a text, or a text for each claim", _scalar, values(_scalar)))),
     "skips": keys(dict.fromkeys(DRIVER_METHODS, _TEXTS)),
@@ -103,7 +103,7 @@ _RESULT = ("request", "driver", "device")
 _CLAIMS = values(_required(["results"], keys({"results": each(_required(_RESULT, keys(dict.fromkeys(_RESULT, _NAME))))})))
 _GIVEN = keys({
     "nodes": values(keys({
-        "numa": each(_COUNT), "options": values(_TEXT), "distances": each(each(_COUNT)), "scope": _one_of("container", "pod"),
+        "numa": each(_COUNT), "options": values(_scalar), "distances": each(each(_COUNT)), "scope": _one_of("container", "pod"),
         "policy": _one_of("none", "best-effort", "restricted", "single-numa-node")})),
     "plugins": values(_required(["resource"], keys(_PLUGIN))), "drivers": values(_required(["driver"], keys(_DRIVER))),
     "claims": _CLAIMS, "pods": _PODS,

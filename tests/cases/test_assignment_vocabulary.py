@@ -31,7 +31,7 @@ WRONG: Mapping[str, tuple[str, Any, str]] = {  # what is changed in it -> the pa
     "a scope": ("given.nodes.n1.scope", "node", "known are: container, pod"),
     "a distance": ("given.nodes.n1.distances", [["near"]], "a number is expected"),
     "too few distances": ("given.nodes.n1.distances", [[10, 20]], "2 rows of 2 numbers are expected"),
-    "an option": ("given.nodes.n1.options", {"prefer-closest-numa-nodes": True}, "a text is expected"),
+    "an option": ("given.nodes.n1.options", {"prefer-closest-numa-nodes": ["true"]}, "a text is expected"),
     "a node": ("given.plugins.gpu.node", "n2", 'unknown node "n2" in given.plugins.gpu; known are: n1'),
     "a way to register": ("given.plugins.gpu.via", "dial", "known are: register, watcher"),
     "devices as a list": ("given.plugins.gpu.devices", ["g0"], "a mapping is expected"),

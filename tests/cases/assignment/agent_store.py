@@ -23,8 +23,7 @@ class AgentStore:
         self._store = store
         self.atomic = False  # as a server behind HTTP
         self.mode = ""  # "", "read_only" or "away"
-        # Called with the name of a pod, and whether its status is written.
-        self.before_write: Callable[[str, bool], Awaitable[None]] | None = None
+        self.before_write: Callable[[str], Awaitable[None]] | None = None  # called with the name of a pod
         self._away = asyncio.Event()
         self.broken: set[Any] = set()  # kinds whose watch was ended, until it is open again: that waits for the clock
 
@@ -43,14 +42,14 @@ class AgentStore:
                 raise Unavailable(f"the API server is {self.mode}")
             if name == "patch" and args[0] == POD:
                 pod = f"{args[3] if len(args) > 3 else kwargs.get('namespace', '')}/{args[1]}"
-                await self._written(pod, bool(kwargs.get("subresource")))
+                await self._written(pod)
             return await getattr(self._store, name)(*args, **kwargs)
 
         return call
 
-    async def _written(self, name: str, status: bool) -> None:
+    async def _written(self, name: str) -> None:
         if self.before_write is not None:
-            await self.before_write(name, status)
+            await self.before_write(name)
 
     async def watch(self, *args: Any, **kwargs: Any) -> AsyncIterator[Event]:
         if self.mode == "away":

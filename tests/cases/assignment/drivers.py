@@ -142,7 +142,7 @@ class PlayedDriver:
                     await queue.get()
                     yield pb.NodeWatchResourcesResponse(devices=[pb.DeviceHealth(
                         device=pb.DeviceIdentifier(pool_name=self.pool, device_name=str(device)), health=WORDS[word],
-                        health_check_timeout_seconds=self.keys.get("health_timeout", 3600))
+                        health_check_timeout_seconds=int(self.keys.get("health_timeout", 3600)))
                         for device, word in (self.keys.get("health") or {}).items()])
             finally:
                 self._streams.remove(queue)

@@ -67,7 +67,7 @@ class PlayedNode:
                 for number, row in zip(numbers, rows, strict=True)]
         text = yaml.safe_dump({"hosts": [{"name": name, "memory": f"{4 * len(numa)}Gi", "numa": numa}]})
         settings = TopologyManagerSettings(keys.get("policy", "none"), keys.get("scope", "container"),
-                                           keys.get("options") or {})
+                                           {name: str(value).lower() for name, value in (keys.get("options") or {}).items()})
         config = Config(HostSettings(topology_manager=settings,
                                      unhealthy_device=UnhealthyDevice(keys.get("unhealthy_device", "nothing"))))
         [host] = simulated_hosts(hosts_file.parse(text).hosts, config=config)
