@@ -121,7 +121,7 @@ class DeviceAssignment:
             return devices
         self._preferred_by_all(uid)
         if isinstance(devices, Rejection):
-            if (older := self._older(manager, pod, wanted)) is not None:
+            if devices is decided and (older := self._older(manager, pod, wanted)) is not None:
                 self._behind.setdefault(older, set()).add(key_of(pod))
                 await self._report.waiting(pod, devices, WAITS_FOR_POD)
                 return NotYet()

@@ -54,7 +54,8 @@ class PluginCalls:
     def make(
         self, pod: Object, method: str, plugins: Plugins, begin: Callable[[], Coroutine[Any, Any, None]]
     ) -> NotYet | OutfitterError | None:
-        """None: the calls of this stage are done; an error: why they failed. Either is returned once."""
+        """None, once: the calls of this stage are done; an error: why they failed. It is returned until it is reported (`failed`,
+        or the pod is rejected), and nothing is called before."""
         place, key = (pod["metadata"]["uid"], method), key_of(pod)
         now, call, failed = self._clock.monotonic(), self._calls.get(place), self._failed.get(place)
         if call is None:
@@ -73,18 +74,19 @@ class PluginCalls:
         if not call.task.done():
             left = call.since + REPORT_AFTER - now
             return NotYet(left) if left > 0 else NotYet(unanswered=True)
-        del self._calls[place]
-        self._failed.pop(place, None)
         error = call.task.exception()
-        if error is not None and not isinstance(error, OutfitterError):
-            raise error
+        if not isinstance(error, OutfitterError):
+            self.drop(*place)
+            if error is not None:
+                raise error
         return error
 
     def begun(self, uid: str, method: str) -> bool:
         return (uid, method) in self._calls
 
     def failed(self, uid: str, method: str, plugins: Plugins) -> NotYet:
-        """The stage is to be tried again."""
+        """That is reported, and the stage is to be tried again."""
+        self._calls.pop((uid, method), None)
         self._failed[uid, method] = _FailedCall(plugins, self._clock.monotonic() + RETRY_AFTER)
         return NotYet(RETRY_AFTER)
 
