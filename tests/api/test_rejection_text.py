@@ -255,10 +255,17 @@ EXAMPLES: dict[str, Rejection] = {
         Code.DEVICE_KEPT_BY_GUEST, Code.DEVICE_NOT_PLUGGED, Code.DEVICE_NOT_BOOKED, Code.NO_FREE_DEVICE_ON_HOST,
         Code.VM_PAUSED, Code.VM_STOPS, Code.PLUG_NOT_IN_PLACE, Code.FLAVOR_DEVICE,
         Code.DOMAIN_INVALID, Code.HYPERVISOR_REFUSED, Code.HYPERVISOR_AWAY, Code.LAUNCHER_AWAY, Code.LAUNCHER_VERSION)},
+    "a pre-assigned device that is not on the pod's node": of(
+        Code.ASSIGNED_DEVICE_MISSING, id="gpu-9", resource="example.com/gpu", host="node-1"),
+    "a device plugin that was refused": of(
+        Code.DEVICE_PLUGIN_MISSING, resources=("example.com/gpu",), host="node-1",
+        problems=("device plugin of example.com/gpu: it lists too much",)),
     "a device plugin that is not there": of(Code.DEVICE_PLUGIN_MISSING, resources=("example.com/gpu",), host="node-1"),
     "too few devices of a plugin": of(Code.DEVICES_UNAVAILABLE, resource="example.com/gpu", wanted=2, free=1),
     "no healthy device of a plugin": of(Code.NO_HEALTHY_DEVICE, resource="example.com/gpu"),
     "an assigned device that is not healthy": of(Code.DEVICE_UNHEALTHY, id="gpu-0", resource="example.com/gpu"),
+    "an unhealthy device of a pod that runs": of(
+        Code.DEVICE_UNHEALTHY, message="example.com/gpu/node-1/gpu-0 is unhealthy: its device plugin reports it as unhealthy"),
     "more devices than requested": of(Code.TOO_MANY_ASSIGNED, container="c", resource="example.com/gpu", assigned=2, wanted=1),
     "one device for two containers": of(Code.ASSIGNED_TWICE, id="gpu-0", resource="example.com/gpu", containers=("a", "b")),
     "devices that are not aligned": of(Code.TOPOLOGY_AFFINITY),

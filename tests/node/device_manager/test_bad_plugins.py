@@ -175,6 +175,8 @@ async def test_a_list_that_is_no_message_is_an_event_of_the_node(monkeypatch: py
         await made.settle()
         [message] = await refusals(made)
         assert "its list cannot be read: ListAndWatch: the answer is not a message" in message
+        waits = await run(made, steps, "p", gpu=1)
+        assert (waits["status"]["reason"], message in waits["status"]["message"]) == ("WaitingForDevicePlugin", True)
         assert (await run(made, steps, "other", nic=1))["status"]["phase"] == "Running"
 
 

@@ -52,7 +52,8 @@ def _feature_disabled(rejection: Rejection, wording: Wording) -> str:
 
 
 def _assigned_missing(rejection: Rejection, wording: Wording) -> str:
-    return f"{rejection['id']} ({rejection['resource']}) does not exist"
+    host = rejection.detail.get("host")
+    return f"{rejection['id']} ({rejection['resource']}) does not exist{f' on {host}' if host else ''}"
 
 
 def _assigned_ambiguous(rejection: Rejection, wording: Wording) -> str:

@@ -83,13 +83,15 @@ SENTENCES: Mapping[RejectionCode, Sentence] = {
     _Code.PREPARE_FAILED: message,
     _Code.RELEASE_FAILED: message,
     _Code.DEVICE_PLUGIN_MISSING: lambda rejection, wording: (
-        f"waiting for the device plugin of {', '.join(rejection['resources'])} on {rejection['host']}"),
+        f"waiting for the device plugin of {', '.join(rejection['resources'])} on {rejection['host']}"
+        + "".join(f"; {problem}" for problem in rejection.detail.get("problems", ()))),
     _Code.DEVICES_UNAVAILABLE: lambda rejection, wording: (
         f"requested number of devices unavailable for {rejection['resource']}. Requested: {rejection['wanted']}, Available: "
         f"{rejection['free']}"),
     _Code.NO_HEALTHY_DEVICE: lambda rejection, wording: (
         f"no healthy devices present; cannot allocate unhealthy devices {rejection['resource']}"),
-    _Code.DEVICE_UNHEALTHY: lambda rejection, wording: f"{rejection['id']} ({rejection['resource']}) is not healthy",
+    _Code.DEVICE_UNHEALTHY: lambda rejection, wording: (  # assigned; or, with a message, of a pod or VM that runs
+        rejection.detail.get("message") or f"{rejection['id']} ({rejection['resource']}) is not healthy"),
     _Code.TOO_MANY_ASSIGNED: lambda rejection, wording: (
         f"container {rejection['container']} is assigned {rejection['assigned']} of {rejection['resource']} and requests "
         f"{rejection['wanted']}"),

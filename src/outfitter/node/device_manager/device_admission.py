@@ -201,7 +201,8 @@ class _Admission:
     def _wrong(self, resource: str, device: str) -> Iterator[Rejection]:
         found = self._resources[resource].devices.get(device)
         if found is None:
-            yield Rejection.of(RejectionCode.ASSIGNED_DEVICE_MISSING, id=device, resource=resource)
+            yield Rejection.of(RejectionCode.ASSIGNED_DEVICE_MISSING, id=device, resource=resource,
+                               host=self._pod["spec"].get("nodeName"))
         elif (holder := self._held.get(resource, {}).get(device)) is not None:
             yield Rejection(RejectionCode.HELD, DeviceId(resource, "", device), holder)
         elif not found.healthy:

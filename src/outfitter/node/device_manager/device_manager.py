@@ -128,6 +128,10 @@ class DeviceManager:
             self._problems[key] = self._unreported[key] = why
             self._notify()
 
+    def problems(self, resources: Iterable[str]) -> list[Rejection]:
+        """What is wrong with the plugins of these resources."""
+        return [self._problems[name] for name in resources if name in self._problems]
+
     def take_problems(self) -> list[Rejection]:
         """What is wrong with plugins and was not returned before."""
         found, self._unreported = list(self._unreported.values()), {}

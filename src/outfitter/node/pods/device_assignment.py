@@ -30,6 +30,7 @@ from outfitter.api.ledger_page.booking import OUT_OF_SERVICE_STATES
 from outfitter.api.ledger_page.page import Booking, Page
 from outfitter.api.ledger_page.page_entries import raw_entries, read_records
 from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection_text import render
 from outfitter.errors import (
     AlreadyHeld,
     Conflict,
@@ -61,6 +62,7 @@ from outfitter.store.informer import Informer, key_of
 
 log = logging.getLogger(__name__)
 WAITS_FOR_PLUGIN = "WaitingForDevicePlugin"  # reason of a pod whose plugin is not there, or does not answer
+NO_SOCKETS = "no sockets are served there: the gate DeviceAssignment is off, or outfitter runs without a --kubelet-dir"
 WAITS_FOR_PAGE = "WaitingForLedgerPage"  # reason of a pod whose devices do not fit on the host's page
 WAITS_FOR_POD = "WaitingForOlderPod"  # reason of a pod whose devices an older one has, which may still be rejected
 PRESTART_FAILED = "CreateContainerConfigError"
@@ -144,8 +146,10 @@ class DeviceAssignment:
         """Nothing on the host gives these resources now. None: the pod does not ask for any."""
         if not missing:
             return None
-        why = Rejection.of(RejectionCode.DEVICE_PLUGIN_MISSING, resources=tuple(sorted(missing)), host=host.name)
-        await self._report.waiting(pod, why, WAITS_FOR_PLUGIN)
+        resources, manager = tuple(sorted(missing)), host.device_manager
+        problems = tuple(map(render, manager.problems(resources))) if manager is not None else (NO_SOCKETS,)
+        why = Rejection.of(RejectionCode.DEVICE_PLUGIN_MISSING, resources=resources, host=host.name)
+        await self._report.waiting(pod, why.with_detail(problems=problems) if problems else why, WAITS_FOR_PLUGIN)
         return NotYet()
 
     def _decide(

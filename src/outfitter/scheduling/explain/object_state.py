@@ -11,6 +11,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.ledger_page.page import Booking, is_pool_page
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.inventory import cpulist
 from outfitter.scheduling.explain.cluster_objects import ClusterObjects
 from outfitter.scheduling.explain.explanation import Explanation
@@ -82,6 +83,17 @@ def condition_suffix(obj: Mapping[str, Any], type_: str) -> str:
     found = conditions.find(obj, type_)
     message = (found or {}).get("message") or (found or {}).get("reason")
     return f": {message}" if message else ""
+
+
+def unhealthy_devices(obj: Mapping[str, Any]) -> tuple[Rejection, ...]:
+    """That a pod or VMI which runs has an unhealthy device, as its node reports it."""
+    found = conditions.find(obj, conditions.DEVICES_HEALTHY)
+    return (Rejection.of(RejectionCode.DEVICE_UNHEALTHY, message=found.get("message") or "its node does not say which"),
+            ) if found is not None and found.get("status") == "False" else ()
+
+
+def unhealthy_advice(node: str) -> str:
+    return f"see since when, and what else has one: outfit devices --node {node}"
 
 
 def unreleased(pods: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

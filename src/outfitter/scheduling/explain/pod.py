@@ -26,6 +26,8 @@ from outfitter.scheduling.explain.object_state import (
     booking_line,
     bookings_of_pod,
     host_return_advice,
+    unhealthy_advice,
+    unhealthy_devices,
     unreleased,
 )
 from outfitter.scheduling.explain.summary import skipped, summary
@@ -59,6 +61,9 @@ def _bound(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[..., E
     if absent := cluster.absence(node):
         return say("Waiting", f"is on {node}, {absent}", "node", lines=lines, todo=host_return_advice(cluster, node))
     if phase == "Running" and not status.get("message"):
+        if unhealthy := unhealthy_devices(obj):
+            return say("Running", f"runs on {node} with an unhealthy device", rejections=unhealthy,
+                       lines=(*lines, *map(render, unhealthy)), todo=(unhealthy_advice(node),))
         return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
     if status.get("message"):
         in_use = suggestions.claim_in_use(cluster, obj)

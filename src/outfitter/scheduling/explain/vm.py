@@ -25,6 +25,8 @@ from outfitter.scheduling.explain.object_state import (
     host_of,
     host_return_advice,
     pods_of,
+    unhealthy_advice,
+    unhealthy_devices,
     unreleased,
 )
 from outfitter.scheduling.explain.pod import pod
@@ -127,7 +129,7 @@ def _running(cluster: ClusterObjects, obj: Mapping[str, Any], say: Callable[...,
     odd = [f", without network card {', '.join(skipped)}"] if skipped else []
     names = dict.fromkeys(rejection.device.device for rejection, _, _ in faults if rejection.device is not None)
     odd += [f", and {grouping.few(list(names))} {'is not as it' if len(names) == 1 else 'are not as they'} should be"
-            ] if names else []
+            ] if names else [", and has an unhealthy device"] if faults else []
     return say("Running", f"runs on {on}{''.join(odd) or ('' if lacking else ': nothing is wrong')}", lines=lines, todo=todo)
 
 
@@ -155,10 +157,11 @@ def _bookings(cluster: ClusterObjects, obj: Mapping[str, Any]) -> list[str]:
 def _faults(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Iterator[tuple[Rejection, str, str]]:
     """The devices of a VMI that left the bus, are published no longer or are out of service: the reason, the same in words, and
     what to do."""
-    host = str(obj["status"].get("nodeName") or "")
+    host, named = str(obj["status"].get("nodeName") or ""), False
     for lost in lost_devices.lost_devices(obj, functools.partial(cluster.published_on, host)):
         device = lost.rejection.device
         assert device is not None
+        named = True
         yield (lost.rejection, render(lost.rejection),
                f"see what became of it: outfit devices --node {host} --state vanished"
                if lost.rejection.code is RejectionCode.DEVICE_VANISHED else
@@ -169,6 +172,9 @@ def _faults(cluster: ClusterObjects, obj: Mapping[str, Any]) -> Iterator[tuple[R
             yield (out_of_service("quarantined", record),
                    f"{device.device} is quarantined since {cluster.time(record.since)}{reason}",
                    f"outfit device restore {device.pool}/{device.device}, when it can be trusted again")
+            named = True
+    for rejection in unhealthy_devices(obj) if not named else ():  # of other drivers and of device plugins
+        yield rejection, render(rejection), unhealthy_advice(host)
 
 
 def _devices(obj: Mapping[str, Any]) -> list[str]:
