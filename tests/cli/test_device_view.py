@@ -128,6 +128,13 @@ def test_the_state_of_a_device(name: str) -> None:
     assert device.short == "node-0/card-vf0"
 
 
+def test_a_device_of_a_device_plugin_is_shown_with_its_resource() -> None:
+    """Plugins publish no ResourceSlices, and two may give their devices the same ids."""
+    held = [replace(booking(), device=DeviceId(resource, "node-0", "0")) for resource in ("a.io/gpu", "b.io/nic")]
+    found = device_list([], [page(*held)], []).devices
+    assert [(device.product, text.state_text(device, NOW)) for device in found] == [("a.io/gpu", HELD), ("b.io/nic", HELD)]
+
+
 def test_states_that_can_be_asked_for_are_those_that_there_are() -> None:
     assert set(main.STATES) == set(STATES)
 

@@ -122,8 +122,15 @@ class ListedDevice:
         return self.text("kind", "type")
 
     @property
+    def is_of_plugin(self) -> bool:
+        """A device of a device plugin: no ResourceSlice has it, and its driver is an extended resource."""
+        return "/" in self.id.driver
+
+    @property
     def product(self) -> str:
-        """Vendor and product names if they are known, else ids."""
+        """Vendor and product names if they are known, else ids; the resource of a device plugin's device."""
+        if self.is_of_plugin:
+            return self.id.driver
         vendor, product = self.text("vendorName"), self.text(*MDEV_PRODUCT_NAMES, "productName", "model")
         if vendor or product:
             return " ".join(filter(None, (vendor, product or self.text("product"))))

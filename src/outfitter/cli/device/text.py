@@ -30,7 +30,7 @@ def state_text(device: ListedDevice, now: datetime) -> str:
         parts = [", ".join([device.leftover, *parts])]
     if device.reason and not device.published:
         parts.append(f"not offered: it {device.reason}")
-    elif device.bookings and not device.published and not device.leftover:
+    elif device.bookings and not device.published and not device.leftover and not device.is_of_plugin:
         parts.append("not published")
     parts += [_record_text(device, record_type, record, now) for record_type, record in device.records]
     if device.state == "blocked":
