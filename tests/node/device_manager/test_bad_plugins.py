@@ -74,6 +74,24 @@ async def test_a_registration_that_is_wrong_is_an_event_of_the_node(version: str
         assert (await run(made, steps, "p", gpu=1))["status"]["phase"] == "Running"
 
 
+async def test_plugins_of_no_more_resources_than_a_host_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outfitter.node.device_manager.device_manager.MOST_PLUGINS", 2)
+    async with world() as (made, steps):
+        gpu = made.plugins["gpu"].socket.name
+
+        async def registered(resource: str) -> str:
+            return str(await made.wait_for(asyncio.create_task(register(made.first.folder, "v1beta1", resource, gpu))))
+
+        assert "2 resources" in await registered("a.io/third")
+        await made.settle()
+        [message] = await refusals(made)
+        assert "a.io/third" in message
+        assert (await run(made, steps, "p", gpu=1))["status"]["phase"] == "Running"
+        await steps.run({"op": "stop_plugin", "plugin": "nic"})
+        await made.settle()
+        assert await registered("a.io/third") == "None"
+
+
 def _folder(path: Path) -> None:
     path.mkdir()
 

@@ -39,6 +39,7 @@ FOLDER = "device-plugins"  # below the kubelet's
 DIAL = 10.0  # seconds until a plugin that has registered must accept a connection
 DIAL_EVERY = 0.5
 ANSWER = 10.0  # seconds for an answer
+MOST_PLUGINS = 256  # resources with a plugin: each is a connection, and a line in the Node's status
 MOST_PROBLEMS = 256  # resources of which is kept what was wrong with their plugins
 LONGER: Mapping[str, float] = {"Allocate": 300.0, "PreStartContainer": 30.0}  # for answers that wait for hardware
 
@@ -146,6 +147,9 @@ class DeviceManager:
             self.refuse(name, error.message)
             raise
         known = self.resources.get(name)
+        if sum(each.plugin is not None for each in self.resources.values() if each is not known) >= MOST_PLUGINS:
+            self.refuse(name, why := f"{MOST_PLUGINS} resources of this host have device plugins: no more are accepted")
+            raise NotReady(why)
         if known is not None and known.plugin is not None and (known.socket, known.socket_id) == (socket, identity):
             raise NotReady(f"{socket} is connected already, for {name}")
         plugin = self._connect(socket)
