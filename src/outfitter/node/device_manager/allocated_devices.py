@@ -56,3 +56,17 @@ def statuses(resources: Mapping[str, PluginResource], pod: Object) -> dict[str, 
         {"resourceID": each, "health": resources[resource].health(each) if resource in resources else "Unknown"}
         for each in ids]} for resource, ids in sorted(devices.items())]
         for name, devices in assigned_devices.readable_of_plugins(pod).items()}
+
+
+def keys(devices: PodDevices) -> set[tuple[str, str]]:
+    """All (resource, id)."""
+    return {(resource, each) for by_resource in devices.values() for resource, ids in by_resource.items() for each in ids}
+
+
+def same(one: PodDevices, other: PodDevices) -> bool:
+    """Whether containers have the same devices, in whichever order."""
+    return _sets(one) == _sets(other)
+
+
+def _sets(devices: PodDevices) -> dict[tuple[str, str], set[str]]:
+    return {(name, resource): set(ids) for name, by_resource in devices.items() for resource, ids in by_resource.items()}

@@ -100,7 +100,8 @@ class DeviceAssignment:
         wanted = device_admission.resources_of(pod)
         runs = pod["status"].get("phase") == "Running"
         if manager is None:
-            return await self._without_plugins(host, pod, () if runs else wanted)
+            # A launcher finds out by itself that its VM lacks devices, and names the variables in which they would be.
+            return await self._without_plugins(host, pod, () if runs or vm.launches(pod) is not None else wanted)
         if not wanted and not runs and (wrong := device_admission.unrequested(pod)) is not None:
             return await self._reject(pod, wrong)
         if not wanted or (runs and (started or allocated_devices.answered(manager.allocations, pod))):
@@ -128,8 +129,8 @@ class DeviceAssignment:
                 await self._report.waiting(pod, devices, WAITS_FOR_POD)
                 return NotYet()
             return await self._reject(pod, devices)
-        if not _same(devices, assigned_devices.of_plugins(pod)):
-            self._held.reserve(uid, _keys(devices))
+        if not allocated_devices.same(devices, assigned_devices.of_plugins(pod)):
+            self._held.reserve(uid, allocated_devices.keys(devices))
             try:
                 await revision_patch.patch_at_revision(
                     self._store, kinds.POD, pod, assigned_devices.change(
@@ -407,16 +408,3 @@ class DeviceAssignment:
         page = await book.read(self._store, host.name)
         for uid in sorted(uids & {booking.holder.uid for booking in page.bookings}):
             await book.release(self._store, host.name, uid)
-
-
-def _keys(devices: PodDevices) -> set[tuple[str, str]]:
-    return {(resource, each) for by_resource in devices.values() for resource, ids in by_resource.items() for each in ids}
-
-
-def _same(one: PodDevices, other: PodDevices) -> bool:
-    """Whether containers have the same devices, in whichever order."""
-    return _sets(one) == _sets(other)
-
-
-def _sets(devices: PodDevices) -> dict[tuple[str, str], set[str]]:
-    return {(name, resource): set(ids) for name, by_resource in devices.items() for resource, ids in by_resource.items()}
