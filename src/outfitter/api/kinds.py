@@ -78,7 +78,8 @@ NODE = Kind("", "v1", "Node", "nodes", namespaced=False, short=("no",), selectab
             status_at_create=True, counts_generations=False, status_writes_metadata=True)
 POD = Kind("", "v1", "Pod", "pods", short=("po",), categories=("all",), selectable=(
     "spec.nodeName", "spec.schedulerName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase",
-    "status.podIP", "status.nominatedNodeName"), status_writes_metadata=True, indexed="spec.nodeName")
+    "status.podIP", "status.nominatedNodeName"), status_writes_metadata=True, subresources=("binding",),
+    indexed="spec.nodeName")
 EVENT = Kind("", "v1", "Event", "events", short=("ev",), has_status=False, counts_generations=False,
              selectable=(*(f"involvedObject.{field}" for field in INVOLVED), "reason", "type", "reportingComponent", "source"))
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", short=("cm",), has_status=False, counts_generations=False)

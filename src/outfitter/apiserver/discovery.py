@@ -70,8 +70,8 @@ class Discovery:
                              "kind": kind.kind, "verbs": list(self._verbs)}
             resources.append(entry | _words(kind))
             resources += [
-                {"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind,
-                 "verbs": _verbs(name)}
+                {"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced,
+                 "kind": paths.OWN_KINDS.get(name, kind.kind), "verbs": _verbs(name)}
                 for name in paths.subresources(kind)
             ]
         group_version = f"{group}/{version}" if group else version
@@ -130,7 +130,8 @@ def _resource(kind: Kind, version: str, verbs: Sequence[str]) -> Object:
     what = {"group": kind.group, "version": version, "kind": kind.kind}
     entry: Object = {"resource": kind.plural, "responseKind": what, "scope": "Namespaced" if kind.namespaced else "Cluster",
                      "singularResource": kind.singular, "verbs": list(verbs), **_words(kind)}
-    if inner := [{"subresource": name, "responseKind": what, "verbs": _verbs(name)} for name in paths.subresources(kind)]:
+    if inner := [{"subresource": name, "responseKind": what | {"kind": paths.OWN_KINDS.get(name, kind.kind)},
+                  "verbs": _verbs(name)} for name in paths.subresources(kind)]:
         entry["subresources"] = inner
     return entry
 

@@ -41,8 +41,10 @@ ONE: Mapping[str, str] = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH":
 SUBRESOURCES: Mapping[str, Mapping[str, str]] = {
     "status": {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch"},
     "finalize": {"PUT": "update"},
+    "binding": {"POST": "create"},
     **{action: {"PUT": "update"} for action in (*vm_actions.ACTIONS, vm_actions.MIGRATE, *vmi_actions.ACTIONS)},
 }
+OWN_KINDS: Mapping[str, str] = {"binding": "Binding"}  # subresources whose bodies are not of the kind that they belong to
 # Where KubeVirt's tools ask for actions: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{action}.
 ACTIONS_GROUP = vm_actions.GROUP
 ACTIONS: Mapping[Kind, tuple[str, ...]] = {

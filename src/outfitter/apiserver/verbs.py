@@ -7,14 +7,17 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from outfitter.api import kinds, known_fields, versions
+from outfitter.api.assignment import pod_binding
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.write_request import Writer
 from outfitter.apiserver import body_limits, delete_options, negotiate, status, subresources
 from outfitter.apiserver.delete_options import DeleteOptions
 from outfitter.apiserver.paths import ACTIONS_GROUP, RequestPath
 from outfitter.apiserver.render import Renderer
-from outfitter.apiserver.request import Request, Response
+from outfitter.apiserver.request import Request, Response, response
 from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported, shortened
 from outfitter.store import base
+from outfitter.store.clock import rfc3339
 from outfitter.store.memory import Memory, revision_number
 from outfitter.store.transaction import Transaction, apply_patch
 from outfitter.store.watch_cache import Record, Selection
@@ -105,6 +108,8 @@ def _bad_list(field: str, message: str) -> status.BadOptions:
 
 async def create(store: Memory, request: Request) -> Response:
     target = request.target
+    if target.subresource == "binding":
+        return await _bind(store, request)
     renderer = Renderer(request, store.clock)
     dry_run, validation = request.dry_run("CreateOptions"), _validation(request, "CreateOptions")
     obj = _object(request, validation)
@@ -112,6 +117,16 @@ async def create(store: Memory, request: Request) -> Response:
         lambda transaction: _bounded(transaction.create(target.kind, obj)), dry_run=dry_run, by=request.by
     )
     return renderer.one(record, 201)
+
+
+async def _bind(store: Memory, request: Request) -> Response:
+    target, dry_run = request.target, request.dry_run("CreateOptions")
+    binding, now = pod_binding.read(request.content().value, target.name, target.namespace), rfc3339(store.clock.now())
+    by = Writer(warn=request.warnings.append)  # the server writes it: users do not change nodeName
+    await store.write(lambda transaction: transaction.change(
+        target.kind, target.name, target.namespace, lambda pod: pod_binding.bound(pod, binding, now), target.subresource),
+        dry_run=dry_run, by=by)
+    return response(pod_binding.BOUND, 201)
 
 
 async def update(store: Memory, request: Request) -> Response:

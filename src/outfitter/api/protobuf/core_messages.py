@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 CORE: Mapping[str, str] = {
     "AttachedVolume": "name:1 devicePath:2",
+    "Binding": "metadata:1:ObjectMeta target:2:ObjectReference",
     "ConfigMap": "metadata:1:ObjectMeta immutable:4:bool? data:2{} binaryData:3:bytes{}",
     "ConfigMapNodeConfigSource": "namespace:1 name:2 uid:3 resourceVersion:4 kubeletConfigKey:5",
     "ContainerImage": "names:1[] sizeBytes:2:int",

@@ -33,7 +33,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 _CLAIMS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice")
 # The kinds that are sent in requests, by apiVersion.
 KINDS: Mapping[str, tuple[str, ...]] = {
-    "v1": ("Namespace", "Node", "Pod", "Event", "ConfigMap", "Secret", "ServiceAccount"),
+    "v1": ("Namespace", "Node", "Pod", "Binding", "Event", "ConfigMap", "Secret", "ServiceAccount"),
     "coordination.k8s.io/v1": ("Lease",),
     "resource.k8s.io/v1": _CLAIMS,
     "resource.k8s.io/v1beta2": (*_CLAIMS, "DeviceTaintRule"),
