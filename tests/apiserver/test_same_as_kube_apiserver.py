@@ -41,6 +41,8 @@ OWN = ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "mana
 
 SECRETS = "/api/v1/namespaces/{ns}/secrets"
 PODS = "/api/v1/namespaces/{ns}/pods"
+BIND = f"{PODS}/p/binding"
+TO_A = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "a"}}
 NODES, SLICES = "/api/v1/nodes", "/apis/resource.k8s.io/v1/resourceslices"
 
 
@@ -196,6 +198,17 @@ SCENARIOS: dict[str, list[Ask]] = {
             {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [TERM, TERM]}}}}))],
     "pods that are invalid": [
         Ask("POST", PODS, pod(**spec), query={"dryRun": "All"}, look=reason) for spec in POD_SPECS],
+    "a custom scheduler binds a pod": [
+        Ask("POST", PODS, pod(schedulerName="mine"), look=kind),
+        *(Ask("POST", BIND, binding, look=verdict) for binding in (  # a wrong target is an internal error of kube-apiserver
+            {**TO_A, "metadata": {"name": "q"}}, {**TO_A, "metadata": {"name": "p", "uid": "other"}}, {**TO_A, "kind": "Pod"})),
+        Ask("POST", BIND, TO_A, query={"dryRun": "All"}, look=verdict),
+        Ask("POST", BIND, {**TO_A, "metadata": {"name": "p", "annotations": {"a": "b"}}}, look=lambda body: body["status"]),
+        Ask("GET", P, look=lambda body: (body["spec"]["nodeName"], body["metadata"]["annotations"], [
+            (each["type"], each["status"]) for each in body["status"]["conditions"]])),
+        Ask("POST", BIND, TO_A), Ask("GET", BIND, look=lambda body: body["code"])],
+    "a gated pod is not bound": [
+        Ask("POST", PODS, pod(schedulingGates=[{"name": "x"}]), look=kind), Ask("POST", BIND, TO_A)],
     "slices that are invalid": [
         slice_(DEVICE), slice_(DEVICE, DEVICE), slice_({"name": "A b"}), slice_(allNodes=None), slice_(allNodes=False),
         slice_(nodeName="a"), slice_(driver=""), slice_(driver="D.example.com"), slice_(pool={"name": "p"}),
