@@ -38,6 +38,7 @@ FILES = {
     "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "512\n",
     "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "12\n",
     "dev/vfio/vfio": "", "dev/kvm": "",
+    "var/lib/kubelet/config.yaml": "",
     "var/lib/kubelet/plugins/x": "", "var/lib/kubelet/plugins_registry/x": "", "var/lib/kubelet/pods/x": "",
 }
 NOTHING = Scan((), (), ())
@@ -125,6 +126,13 @@ hosts:
     assert "0000:65:00.0 cannot be assigned: it shares IOMMU group 20 with 0000:65:00.1" in found["host-iommu-groups"]
     assert "driverctl set-override 0000:65:00.1 vfio-pci" in found["host-iommu-groups"]
     assert "IOMMU group 21 has functions of several cards: 0000:66:00.0, 0000:67:00.0" in found["host-acs"]
+
+
+def test_the_agent_s_own_sockets_are_no_kubelet(tmp_path: Path) -> None:
+    """It serves them in the kubelet's folder where there is none."""
+    left: dict[str, str | None] = {path: None for path in FILES if path.startswith("var/lib/kubelet/")}
+    root = host(tmp_path, GOOD, **left | {"var/lib/kubelet/device-plugins/x": ""})
+    assert "host-kubelet" not in {finding["code"] for finding in findings(root)}
 
 
 def test_modules_and_folders_that_are_missing_are_found(tmp_path: Path) -> None:

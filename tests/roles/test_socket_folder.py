@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from outfitter import app
+from outfitter.api.assignment.kubelet_folder import TRACES
 from outfitter.errors import StartupRefused
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.agent_host import AgentHost
@@ -49,7 +50,7 @@ def test_a_real_host_uses_the_folder_of_the_kubelet_where_none_runs(folder: Path
     assert folders(socket_folder.choose(real(), None, folder, kubelet=kubelet)) == [kubelet]
 
 
-@pytest.mark.parametrize("trace", socket_folder.TRACES)
+@pytest.mark.parametrize("trace", TRACES)
 def test_a_folder_that_a_kubelet_has_used_is_left_alone(folder: Path, trace: str) -> None:
     (folder / "lib").mkdir()
     (folder / "lib" / trace).touch()

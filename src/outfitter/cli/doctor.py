@@ -14,13 +14,14 @@ from pathlib import Path
 import click
 import yaml
 
+from outfitter.api.assignment.kubelet_folder import KUBELET_DIR, TRACES
 from outfitter.cli.client import Client, default_data
 from outfitter.cli.host import scan
 from outfitter.doctor import cluster_checks, cluster_state, host_checks, host_state
 from outfitter.doctor.codes import CODES
 from outfitter.doctor.expected import from_manifests
 from outfitter.doctor.finding import Finding, Level, count, error
-from outfitter.doctor.host_state import KUBELET, LibvirtState
+from outfitter.doctor.host_state import LibvirtState
 from outfitter.errors import BadRequest, NoKubeconfig, StartupRefused, Unauthorized, Unavailable
 from outfitter.install import manifests, names
 from outfitter.install.names import InstallOptions
@@ -91,7 +92,7 @@ def _runs_here(state: cluster_state.ClusterState) -> bool:
 
 def _node_name() -> str:
     """The node that this host should be; "" where no kubelet runs."""
-    return socket.gethostname().split(".")[0].lower() if Path(KUBELET).is_dir() else ""
+    return socket.gethostname().split(".")[0].lower() if any((KUBELET_DIR / name).exists() for name in TRACES) else ""
 
 
 def _host(source: Path, data: Path | None) -> host_state.CollectedHost:

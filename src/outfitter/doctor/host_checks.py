@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from outfitter.api.assignment.kubelet_folder import KUBELET_DIR
 from outfitter.doctor import host_device_checks
 from outfitter.doctor.finding import Finding, count, error, ok, some, warning
-from outfitter.doctor.host_state import KUBELET, CollectedHost
+from outfitter.doctor.host_state import CollectedHost
 from outfitter.inventory.device_spec import DeviceSpec
 
 OLDEST_PYTHON = (3, 11)
@@ -168,9 +169,9 @@ def _data_folder(state: CollectedHost) -> Iterator[Finding]:
 def _kubelet(state: CollectedHost) -> Iterator[Finding]:
     if state.kubelet is None:
         return
-    absent = [f"{KUBELET}/{name}" for name, there in state.kubelet.items() if not there]
+    absent = [f"{KUBELET_DIR}/{name}" for name, there in state.kubelet.items() if not there]
     if absent:
         yield warning("host-kubelet", f"the kubelet has no {some(absent)}.", "The kubelet creates its folders at start.",
                       f"systemctl restart kubelet; mkdir -p {' '.join(absent)}")
     else:
-        yield ok("host-kubelet", f"the kubelet's folders are in {KUBELET}")
+        yield ok("host-kubelet", f"the kubelet's folders are in {KUBELET_DIR}")

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import outfitter
+from outfitter.api.assignment.kubelet_folder import KUBELET_DIR, TRACES
 from outfitter.inventory import scan
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.scan import Scan
 from outfitter.inventory.sysfs_reader import GROUPS
 
-KUBELET = "/var/lib/kubelet"
 KUBELET_FOLDERS = ("plugins", "plugins_registry", "pods")
 HUGE_PAGES = "/sys/kernel/mm/hugepages"
 VFIO_FILE, KVM_FILE = "/dev/vfio/vfio", "/dev/kvm"
@@ -105,7 +105,8 @@ def collect(
         libvirt=libvirt,
         data_folder=file_state(data) if data is not None else None,
         data_secrets=tuple(state for name in SECRET_FILES if data is not None and (state := file_state(data / name))),
-        kubelet={name: tree.exists(f"{KUBELET}/{name}") for name in KUBELET_FOLDERS} if tree.exists(KUBELET) else None,
+        kubelet={name: tree.exists(f"{KUBELET_DIR}/{name}") for name in KUBELET_FOLDERS}
+        if any(tree.exists(f"{KUBELET_DIR}/{name}") for name in TRACES) else None,
     )
 
 

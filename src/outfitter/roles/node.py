@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from outfitter.api import kinds
+from outfitter.api.assignment.kubelet_folder import KUBELET_DIR
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm
 from outfitter.api.kubevirt.kubevirt_config import active_kubevirt
@@ -327,7 +328,7 @@ def choose_hosts(process: RoleProcess) -> tuple[list[AgentHost], str]:
         from outfitter.scheduling.config import Features  # noqa: PLC0415
 
         found = host_setup.simulated_hosts(hosts_file.from_argument(settings.simulate).hosts, settings.data, process.config)
-        asked = settings.kubelet_dir if settings.kubelet_dir != socket_folder.KUBELET else None
+        asked = settings.kubelet_dir if settings.kubelet_dir != KUBELET_DIR else None
         sockets = socket_folder.choose(found, asked, settings.data)
         placed, where = sockets.hosts, sockets.text
         if not Features.of(process.config.scheduling.features).device_assignment:

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from outfitter.api.assignment.kubelet_folder import KUBELET_DIR, TRACES
 from outfitter.errors import StartupRefused
 from outfitter.node.agent_host import AgentHost
 
-KUBELET = Path("/var/lib/kubelet")
 NONE = Path("none")
 MOST = 8  # hosts with sockets that were not asked for: each has four, and folders that are looked at every second
 SOCKETS = ("device-plugins/kubelet.sock", "pod-resources/kubelet.sock", "pods-api/pods-api.sock", "pods-api/http.sock")
-TRACES = ("config.yaml", "pki", "kubeadm-flags.env", "cpu_manager_state", "memory_manager_state")  # of a kubelet
 LONGEST = 107  # bytes of the path of a unix socket on Linux
 ANSWERS_IN = 1.0  # seconds
 
@@ -34,7 +33,7 @@ class SocketFolder:
     text: str  # where the sockets are, or why there are none: for the user
 
 
-def choose(hosts: Sequence[AgentHost], wanted: Path | None, data: Path | None, *, kubelet: Path = KUBELET) -> SocketFolder:
+def choose(hosts: Sequence[AgentHost], wanted: Path | None, data: Path | None, *, kubelet: Path = KUBELET_DIR) -> SocketFolder:
     """`wanted`: the argument --kubelet-dir. `kubelet`: the kubelet's own folder. StartupRefused: a kubelet serves the folder
     that was asked for."""
     if wanted == NONE or not hosts:

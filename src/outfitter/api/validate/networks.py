@@ -8,7 +8,7 @@ from typing import Any
 
 from outfitter.api.kubevirt import feature_gates, network_info
 from outfitter.api.kubevirt.feature_gates import Gates
-from outfitter.api.validate import devices, names
+from outfitter.api.validate import devices
 from outfitter.errors import Cause
 
 TYPES = ("pod", "multus", "resourceClaim")
@@ -18,6 +18,7 @@ MAX_NAME = 63  # characters of an interface's name, ours: it is in aliases of th
 MAX_ACPI_INDEX = 16 * 1024 - 1  # QEMU's
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _NOT_UNPLUGGED = [binding for binding in network_info.BINDINGS if binding not in ("bridge", "sriov")]
+_DEFINITION = re.compile(r"[^/\s]{1,253}(/[^/\s]{1,253})?")
 _MAC = re.compile(r"[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(\1[0-9a-fA-F]{2}){4}")
 
 
@@ -60,15 +61,13 @@ def _sources(networks: Any, root: str) -> Iterator[Cause]:
 
 
 def _definition(name: Any, here: str) -> Iterator[Cause]:
-    """The reference to a NetworkAttachmentDefinition: one that no object can have would be waited for without an end."""
+    """The reference to a NetworkAttachmentDefinition. One that does not exist is waited for."""
     if not name:
         yield Cause(here, "CNI delegating plugin must have a networkName: multus.networkName names a "
                           "NetworkAttachmentDefinition, as name or namespace/name", "FieldValueRequired")
-        return
-    *namespace, definition = name.split("/", 1)
-    if any((*names.subdomain(definition, here), *(cause for part in namespace for cause in names.label(part, here)))):
+    elif not _DEFINITION.fullmatch(name):
         yield Cause(f"{here}.multus.networkName", f'Invalid value: "{name}": must name a NetworkAttachmentDefinition, as name '
-                                                  "or namespace/name, of lower-case letters, digits, - and . only")
+                                                  "or namespace/name")
 
 
 def _called(networks: Any) -> str:

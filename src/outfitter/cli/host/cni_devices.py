@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
+from outfitter.api.assignment.kubelet_folder import KUBELET_DIR
 from outfitter.errors import NotFound, OutfitterError
 
-KUBELET_DIR = Path("/var/lib/kubelet")
 VERSION = "1.0.0"
 # Codes of the CNI specification, and from 100 on a plugin's own.
 INVALID_ENVIRONMENT, INVALID_CONFIG, TRY_LATER, POD_NOT_FOUND = 4, 7, 11, 100

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from outfitter.api.assignment.kubelet_folder import KUBELET_DIR
 from outfitter.cli import params
 
 if TYPE_CHECKING:
     from outfitter.node.readers.pod_devices import ReadablePod
 
-KUBELET_DIR = Path("/var/lib/kubelet")
 HEAD = ("NAMESPACE", "POD", "CONTAINER", "DEVICE", "FROM", "NUMA", "CPUS")
 
 

@@ -54,8 +54,8 @@ class PluginCalls:
     def make(
         self, pod: Object, method: str, plugins: Plugins, begin: Callable[[], Coroutine[Any, Any, None]]
     ) -> NotYet | OutfitterError | None:
-        """None, once: the calls of this stage are done; an error: why they failed. It is returned until it is reported (`failed`,
-        or the pod is rejected), and nothing is called before."""
+        """None, once: the calls of this stage are done; an error: why they failed. It is returned until it is reported
+        (`failed`, or the pod is rejected), and nothing is called before."""
         place, key = (pod["metadata"]["uid"], method), key_of(pod)
         now, call, failed = self._clock.monotonic(), self._calls.get(place), self._failed.get(place)
         if call is None:
