@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import random
 import threading
 import uuid
@@ -23,6 +24,7 @@ from outfitter.inventory.config import HostSettings
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book, out_of_service, placement_view
+from outfitter.node import host_audit
 from outfitter.node.host_audit import EXPIRE, EXPIRE_EVERY, RELEASED_AFTER, HostAudit
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.id_generator import IdGenerator
@@ -42,6 +44,7 @@ from tests.node.audited_hosts import (
     Bench,
     Fragile,
     Killed,
+    Pages,
     Tasteless,
     everything,
     foreign,
@@ -288,6 +291,28 @@ async def test_history_is_kept_for_the_longest_retention_of_all_hosts(bench: Ben
     bench.clock.advance(2 * 3600)
     await bench.audit(one, two).reconcile(EXPIRE)
     assert await left() == []
+
+
+async def test_history_is_bounded_before_its_hour_where_many_bookings_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_audit, "EXPIRE_AFTER", 4)
+    nics, pages = host(NIC % 1), Pages()
+    await bench.start(nics)
+    [device] = await bench.devices()
+    audit = HostAudit(bench.store, [nics], clock=bench.clock, pages=cast(Any, pages))
+    before, held = Page.blank("a"), Page.blank("a")
+    held["spec"]["bookings"] = [{"device": {"driver": "d", "pool": "a", "device": device}, "state": "booked",
+                                 "holder": {"kind": "Consumer", "name": "s", "uid": "u"}, "since": "2026-01-01T00:00:00Z"}]
+    prepared = copy.deepcopy(held)
+    prepared["spec"]["bookings"][0]["state"] = "prepared"
+    due = []
+    for _ in range(4):
+        for old, new in ((before, held), (held, prepared), (prepared, before)):
+            pages.tell(old, new)
+            due.append(len(audit.queue))
+    assert due == [0] * 11 + [1]
+    audit.queue.close()
 
 
 def paged(name: str, held: tuple[str, ...] = (), **marked: str) -> Object:

@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 64  # hosts that are written at the same time, so that their writes share syncs
 EXPIRE = "history|"  # the key under which old history is deleted
 EXPIRE_EVERY = 3600.0
+EXPIRE_AFTER = history.MOST // 5  # ended bookings after which that is done before its time
 RELEASED_AFTER = 1.0  # seconds from the release of a device that is only kept until its removal: others may follow it
 KEPT_BECAUSE = {"unlisted": "no longer listed in device_spec", "vanished": "no longer on the bus"}
 
@@ -89,6 +90,7 @@ class HostAudit:
         self._logged: dict[str, set[str]] = defaultdict(set)  # host -> warnings that were logged
         self._kept: dict[str, frozenset[str]] = {}  # host -> devices that only stay until they are free, and those beside them
         self.wake_holders: Callable[[str, Collection[DeviceId]], None] = lambda host, devices: None  # set by the agent
+        self._ended = 0  # bookings, since history was last expired for their number
         pages.on_change(self._page_changed)
         if slices is not None:
             slices.on_change(self._slice_changed)
@@ -191,7 +193,12 @@ class HostAudit:
         name = (new or old or {})["metadata"]["name"]
         if name not in self.hosts:
             return
-        if _out_of_service(old) != _out_of_service(new) or _contested(old) != _contested(new) or _lost_prepared(old, new):
+        gone, added = changed_bookings(old, new)
+        self._ended += max(0, len(gone) - len(added))
+        if self._ended >= EXPIRE_AFTER:
+            self._ended = 0
+            self.queue.add(EXPIRE)
+        if _out_of_service(old) != _out_of_service(new) or _contested(old) != _contested(new) or _lost_prepared(gone, added):
             self.queue.add(name)
         elif self._kept_changed(name, old, new) or (self.hosts[name].refusal is not None and _booked(old) != _booked(new)):
             self.queue.add_after(name, RELEASED_AFTER)
@@ -427,9 +434,8 @@ def _contested(page: Object | None) -> set[str]:
     return {booking.contested for bookings in well_formed(page) for booking in bookings if booking.contested}
 
 
-def _lost_prepared(old: Object | None, new: Object | None) -> bool:
+def _lost_prepared(gone: Sequence[Booking], added: Sequence[Booking]) -> bool:
     """Whether bookings left a page that were prepared for a claim, without being released first."""
-    gone, added = changed_bookings(old, new)
     has = {(booking.device.device, booking.holder.uid) for booking in added}
     return len(gone) > len(added) and any(
         booking.state == "prepared" and booking.holder.kind == kinds.RESOURCE_CLAIM.kind
