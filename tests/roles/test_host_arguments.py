@@ -22,6 +22,7 @@ BAD = {
     "no URI": ("host-a", "it has no URI"),
     "not a name of a node": (f"Host_A={URI}", "--host Host_A"),
     "no URI of libvirt": ("host-a=libvirt", "libvirt is no URI of libvirt"),
+    "no such option": (f"host-a={URI},rot=/", "rot is no option of a host, root is"),
     "no such tree": (f"host-a={URI},root=/nowhere/at/all", "there is no directory /nowhere/at/all"),
 }
 

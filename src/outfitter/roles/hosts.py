@@ -4,6 +4,7 @@ the role `node`."""
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -91,6 +92,8 @@ class HostArgument:
                                  "host-a=qemu+unix:///system?socket=/run/a/libvirt-sock")
         if uri != "simulated" and "://" not in uri:
             raise StartupRefused(f"--host {text}: {uri} is no URI of libvirt, such as {libvirt.SYSTEM}, and not simulated")
+        if (option := re.search(r",([A-Za-z_-]+)=[^,]*$", uri)):
+            raise StartupRefused(f"--host {text}: {option[1]} is no option of a host, root is: NAME=URI,root=DIR")
         if not Path(root).is_dir():
             raise StartupRefused(f"--host {text}: there is no directory {root}")
         return cls(name, uri, Path(root).resolve())
