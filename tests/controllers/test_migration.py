@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -104,6 +105,32 @@ async def test_a_vmi_moves_to_another_host_and_back(hosts: Scene) -> None:
     await hosts.delete(kinds.VMI, "blue")
     await hosts.gone("blue")
     await hosts.empty()
+
+
+@pytest.mark.parametrize("set_back", [0, 3600], ids=["within one second", "with a clock that is set back"])
+async def test_a_vmi_leaves_a_host_to_which_it_came_back(
+    hosts: Scene, monkeypatch: pytest.MonkeyPatch, set_back: float
+) -> None:
+    """Its first pod there has ended, and is as old as the one that it runs in, or younger."""
+    vmi, clock = await started(hosts), hosts.clock
+    assert clock is not None
+    source, now = vmi["status"]["nodeName"], clock.now().replace(microsecond=0)
+    monkeypatch.setattr(clock, "now", lambda: now)
+    await migrate(hosts, "there")
+    await reached(hosts, "Succeeded", name="there")
+    monkeypatch.setattr(clock, "now", lambda: now - timedelta(seconds=set_back))
+    await migrate(hosts, "back", addedNodeSelector={"kubernetes.io/hostname": source})
+    await reached(hosts, "Succeeded", name="back")
+    await only_in(hosts, source)
+    current = await hosts.find(kinds.VMI, "blue") or {}
+    await migrate(hosts, "again")
+    job = await reached(hosts, "Succeeded", "Failed", name="again")
+    pods = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await hosts.all(kinds.POD)}
+    assert [pods[job["status"]["migrationState"]["sourcePod"]]] == list(current["status"]["activePods"])
+    target = await host_of(hosts)
+    assert target != source
+    await only_in(hosts, target)
+    assert (await hosts.find(kinds.VMI, "blue") or {})["metadata"]["uid"] == vmi["metadata"]["uid"]
 
 
 async def test_migration_required_is_removed_when_it_is_done(hosts: Scene) -> None:

@@ -41,7 +41,7 @@ def _vmi_uid(pod: Object) -> list[str]:
 
 
 class LauncherPods:
-    """Which pod a VMI is in: the newest that it owns, on its host once it has one (another may be a migration target)."""
+    """The launcher pods of each VMI, and which of them it is in."""
 
     def __init__(self, pods: Informer[Object]) -> None:
         self._pods = pods
@@ -57,9 +57,7 @@ class LauncherPods:
         return self._pods.by("vmi", f"{instance['metadata']['namespace']}/{instance['metadata']['uid']}")
 
     def current(self, instance: Object) -> Object | None:
-        node = (instance.get("status") or {}).get("nodeName")
-        found = [pod for pod in self.all(instance) if not node or pod["spec"].get("nodeName") == node]
-        return max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
+        return vm.current_pod(self.all(instance), instance)
 
 
 class VmiController:

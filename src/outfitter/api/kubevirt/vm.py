@@ -4,7 +4,7 @@ it. Pure functions over wire objects."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from outfitter.api.kinds import Object
@@ -117,6 +117,16 @@ def _arrived_in(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     host = pod["spec"].get("nodeName")
     return bool(state.get("completed") and not state.get("failed") and host and state.get("targetNode") == host
                 and status.get("nodeName") == host and state.get("targetPod") in (None, pod["metadata"]["name"]))
+
+
+def current_pod(pods: Iterable[Object], vmi: Mapping[str, Any]) -> Object | None:
+    """The launcher pod that a VMI is in, of those that it owns: on its host once it has one (another may be a migration
+    target), there the one that its status names, else the newest. The pod that a VM left stays on its host as Succeeded, and a
+    VM may come back within the second that creation times have, or after the clock was set back."""
+    status = vmi.get("status") or {}
+    node = status.get("nodeName")
+    here = (pod for pod in pods if not node or pod["spec"].get("nodeName") == node)
+    return max(here, key=lambda pod: (is_its(pod, status), str(pod["metadata"]["creationTimestamp"])), default=None)
 
 
 def belongs(obj: Mapping[str, Any], vm: Mapping[str, Any]) -> bool:

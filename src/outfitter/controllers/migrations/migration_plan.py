@@ -94,8 +94,8 @@ def source_view(vmi: Object, config: KubeVirtConfig, cluster: ClusterObjects) ->
     """What is known of a VMI on its host, by what was read of the cluster."""
     meta, host = vmi["metadata"], (vmi.get("status") or {}).get("nodeName")
     pods = [pod for pod in cluster.pods_of(meta["uid"]) if (vm.owner(pod, vmi["kind"]) or {}).get("uid") == meta["uid"]
-            and pod["metadata"]["namespace"] == meta["namespace"] and pod["spec"].get("nodeName") == host]
-    launcher = max(pods, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
+            and pod["metadata"]["namespace"] == meta["namespace"]]
+    launcher = vm.current_pod(pods, vmi) if host else None
     pod = attachment_pods.with_claims(launcher, cluster.pods_of(launcher["metadata"]["uid"])) if launcher is not None else None
 
     def find(result: Mapping[str, Any], on: str | None) -> Mapping[str, Any] | str:
