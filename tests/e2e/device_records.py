@@ -106,6 +106,20 @@ class DeviceRecords:
                    {pod["metadata"]["uid"]: pod for pod in pods}, {claim["metadata"]["uid"]: claim for claim in claims},
                    jobs, pages, names, read_hosts(data))
 
+    def text(self) -> str:
+        """What explains a wait, for the message of a failure."""
+        return "\n".join([
+            *(line for name, vmi in self.vmis.items() for line in _vmi_lines(name, vmi)),
+            *(f"migration {job['metadata']['name']}: {json.dumps(job.get('status'))}" for job in self.migrations
+              if not migration.is_finished(job)),
+            *map(_pod_line, self.pods.values()),
+            *map(_claim_line, self.claims.values()),
+            *(f"page of {page['metadata']['name']}: {booking.device.device} {booking.state} for {booking.holder}, "
+              f"{booking.holder.uid}" for page in self.pages for booking in Page(page).bookings),
+            *(f"files of {name}: domains {[(uid, domain.devices) for uid, domain in host.domains.items()]}, incoming "
+              f"{sorted(host.incoming)}, prepared {sorted(host.prepared)}, vfio-pci {sorted(host.bound)}"
+              for name, host in self.hosts.items())])
+
     def held(self, *states: str) -> list[Holding]:
         """Every booking in one of these states."""
         return sorted((booking.device.pool, booking.device.device, booking.holder.uid) for page in self.pages
@@ -177,7 +191,9 @@ class DeviceRecords:
         """Whether a VM has a reason to wait."""
         free = {device for (host, _), device in self.names.items() if host == place} - {
             device for host, device, _ in self.held() if host == place}
-        proper = {str(RejectionCode.NO_FREE_DEVICE_ON_HOST): len(free) <= 1, str(RejectionCode.CLAIM_IN_USE): any(
+        in_use = any((claim.get("status") or {}).get("reservedFor") for claim in self.claims.values()
+                     if claim["metadata"]["name"] == "shared")
+        proper = {str(RejectionCode.NO_FREE_DEVICE_ON_HOST): len(free) <= 1, str(RejectionCode.CLAIM_IN_USE): in_use and any(
             entry[1] == "shared" for entry in missing)}  # one that is free may be of a product that it does not want
         if not proper.get(code):
             yield f"{name} waits for {sorted(missing)} with {code or 'no reason'}, and {sorted(free)} of {place} are free"
@@ -234,6 +250,40 @@ class DeviceRecords:
 
 def wanted(instance: Object) -> set[Entry]:
     return {(ref.list, ref.name) for ref in device_refs.written_refs(instance)}
+
+
+def _vmi_lines(name: str, vmi: Object) -> Iterator[str]:
+    status, spec = vmi.get("status") or {}, vmi["spec"]
+    yield (f"vmi {name}, {vmi['metadata']['uid']}: {status.get('phase')} on {status.get('nodeName')}, pods "
+           f"{status.get('activePods')}, wants {sorted(wanted(vmi))} of {json.dumps(spec.get('resourceClaims'))}")
+    yield from (f"vmi {name}: {line}" for line in _conditions(vmi))
+    yield from (f"vmi {name}: {list_} {json.dumps(entry)}" for list_ in device_refs.LISTS
+                for entry in device_status.statuses(vmi, list_))
+    yield f"vmi {name}: migration {json.dumps(migration.state(vmi))}"
+
+
+def _pod_line(pod: Object) -> str:
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    holds = attachment_pods.held(pod)
+    what = f"attachment pod for {holds.name} of {attachment_pods.launcher_uid(pod)}" if holds is not None else "pod"
+    return (f"{what} {meta['name']}, {meta['uid']}, created {meta['creationTimestamp']}: {status.get('phase')} on "
+            f"{spec.get('nodeName')}, {status.get('reason')}: {status.get('message')}, claims "
+            f"{json.dumps(spec.get('resourceClaims'))} {json.dumps(status.get('resourceClaimStatuses'))}, "
+            f"conditions {'; '.join(_conditions(pod))}")
+
+
+def _claim_line(claim: Object) -> str:
+    meta, status = claim["metadata"], claim.get("status") or {}
+    devices = [f"{result['pool']}/{result['device']}" for result in _results(claim)]
+    owners = [owner["name"] for owner in meta.get("ownerReferences") or ()]
+    return (f"claim {meta['name']}, {meta['uid']}: {', '.join(devices) or 'not allocated'}, reserved for "
+            f"{json.dumps(status.get('reservedFor'))}, owners {owners}, "
+            f"finalizers {meta.get('finalizers')}, deleted {meta.get('deletionTimestamp')}")
+
+
+def _conditions(obj: Object) -> list[str]:
+    return [f"{entry['type']} {entry.get('status')} {entry.get('reason') or ''}: {entry.get('message') or ''} "
+            f"({entry.get('lastTransitionTime')})" for entry in (obj.get("status") or {}).get("conditions") or ()]
 
 
 def _phase(entry: Mapping[str, Any]) -> str:

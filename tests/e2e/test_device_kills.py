@@ -215,7 +215,7 @@ class KilledUp:
             if not (why := records.unrest()):
                 self.uids = {name: vmi["metadata"]["uid"] for name, vmi in records.vmis.items()}
                 return
-            assert time.monotonic() < deadline, f"not at rest within {SETTLE:g} s: {why}"
+            assert time.monotonic() < deadline, f"not at rest within {SETTLE:g} s: {why}\n{records.text()}"
             await asyncio.sleep(LOOK)
 
     async def prepare(self, store: Kube) -> None:
@@ -254,7 +254,7 @@ class KilledUp:
             files = [host for host in records.hosts.values() if host.domains or host.incoming or host.prepared or host.bound]
             if not any(left) and not files:
                 return
-            assert time.monotonic() < deadline, f"left after {SETTLE:g} s: {left}, {files}"
+            assert time.monotonic() < deadline, f"left after {SETTLE:g} s: {left}, {files}\n{records.text()}"
             await asyncio.sleep(LOOK)
 
 
