@@ -156,8 +156,8 @@ def _with_live_migratable(vmi: Object, view: DeviceView, change: StatusChange) -
         return change
     devices = device_migration.device_migrations(vmi, SourceView(
         attachment_pods.with_claims(view.pod, view.attached), view.claims, view.find, view.gates, view.in_place))
-    unplugging = [f"{name} is being unplugged" for list_, name in attachment_pods.hotplugged(vmi)
-                  if name not in {ref.name for ref in device_refs.written_refs(vmi) if ref.list == list_}]
+    leaving = dict.fromkeys(str(entry.get("name")) for entry in attachment_pods.leaving(vmi))
+    unplugging = [f"{name} is being unplugged" for name in leaving]
     wanted = live_migratable.live_migratable(vmi, [
         *(one.reason for one in device_migration.blocking(devices)), *unplugging])
     fresh = conditions.with_condition(status.get("conditions"), wanted, view.timestamp)

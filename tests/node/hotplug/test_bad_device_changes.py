@@ -171,6 +171,29 @@ async def test_device_that_is_plugged_while_a_migration_waits_ends_the_migration
     assert ((await story.vmi("green"))["status"]["nodeName"], len(await story.held())) == (source, 2)
 
 
+@pytest.mark.parametrize("name", ["gpu", "fast"], ids=["started with it", "plugged"])
+async def test_vm_whose_guest_keeps_an_unplugged_device_does_not_migrate(story: Story, name: str) -> None:
+    """The target's pod has no claim for it."""
+    await free_to_move(story)
+    await story.plug("fast", name="green", **TEMPLATE)
+    vmi = await story.vmi("green")
+    source = next(host.hypervisor for host in story.product.hosts if host.name == vmi["status"]["nodeName"])
+    assert isinstance(source, Simulated)
+    source.keeping_devices.add(vmi["metadata"]["uid"])
+    await story.unplug(name, name="green")
+    why = f"{name} is being unplugged"
+    assert why in (conditions.find(await story.vmi("green"), "LiveMigratable") or {}).get("message", "")
+    move = {"metadata": {"name": "move", "namespace": "default"}, "spec": {"vmiName": "green"}}
+    with pytest.raises(Invalid, match=why):
+        await story.store.create(kinds.MIGRATION, move)
+    source.keeping_devices.clear()
+    await story.settle(10)
+    assert len(await aliases(story, "green")) == 1
+    await story.store.create(kinds.MIGRATION, move)
+    await story.settle(40)
+    assert (await story.vmi("green"))["status"]["nodeName"] != vmi["status"]["nodeName"]
+
+
 async def test_stopping_vm_gets_no_device(story: Story) -> None:
     uid = (await story.vmi())["metadata"]["uid"]
     story.hypervisor.ignoring_shutdown.add(uid)
