@@ -262,3 +262,21 @@ async def test_what_does_not_exist_yet_is_waited_for(
     await story.store.create(kind, {"metadata": {"name": "later", "namespace": "default"}, "spec": spec})
     await story.settle(10)
     assert (await story.plugged(), await story.waits()) == (["ua-dra-gpu-fast"], {})
+
+
+async def test_vm_that_came_back_to_its_host_within_a_second_gets_a_device(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod that it left there is as old as the one that it runs in."""
+    now = story.clock.now().replace(microsecond=0)
+    monkeypatch.setattr(story.clock, "now", lambda: now)
+    await free_to_move(story)
+    source = (await story.vmi("green"))["status"]["nodeName"]
+    for name, host in (("there", None), ("back", source)):
+        await story.store.create(kinds.MIGRATION, {"metadata": {"name": name, "namespace": "default"}, "spec": {
+            "vmiName": "green", **({"addedNodeSelector": {"kubernetes.io/hostname": host}} if host else {})}})
+        await story.settle(40)
+    assert (await story.vmi("green"))["status"]["nodeName"] == source
+    await story.plug("fast", name="green", **TEMPLATE)
+    await story.settle(10)
+    assert (await aliases(story, "green"), await story.waits("green")) == (["ua-dra-gpu-gpu", "ua-dra-gpu-fast"], {})
