@@ -63,13 +63,6 @@ def resources_of(pod: Object) -> frozenset[str]:
     return frozenset(name for container in assigned_devices.containers(pod) for name in requested(pod, container))
 
 
-def is_complete(pod: Object) -> bool:
-    """Whether all that a pod asks for of device plugins is assigned already."""
-    assigned = assigned_devices.readable_of_plugins(pod)
-    return all(len(assigned.get(container["name"], {}).get(resource, ())) >= count
-               for container in assigned_devices.containers(pod) for resource, count in requested(pod, container).items())
-
-
 def unrequested(pod: Object) -> Rejection | None:
     """Why a pod that asks for no device of a plugin is rejected: it has some all the same. An API server that keeps them in the
     annotation does not check it."""

@@ -114,7 +114,7 @@ class DeviceAssignment:
         if missing:
             self._preferred_by_all(uid)
             return await self._without_plugins(host, pod, missing)
-        older = None if device_admission.is_complete(pod) else self._preferences.asked_before(host.name, uid, wanted)
+        older = None if allocated_devices.complete(pod) else self._preferences.asked_before(host.name, uid, wanted)
         if older is not None:
             self._behind.setdefault(older, set()).add(key_of(pod))
             return NotYet()
