@@ -305,12 +305,13 @@ def test_nothing_is_wrong(say: Say) -> None:
 
 def test_running_vm_whose_device_is_out_of_service(say: Say) -> None:
     say("device", "quarantine", f"gpu-a/{GPU_NAME}", "--reason", "too hot")
+    until(lambda: "too hot" in say("describe", "vmi", "gpu1"), "the VMI has the condition")
     lines = say("why", "gpu1").splitlines()
     assert (lines[0], lines[3:]) == (f"vmi/gpu1 runs on gpu-a, and {GPU_NAME} is not as it should be", [
         f"  -> outfit device restore gpu-a/{GPU_NAME}, when it can be trusted again"])
     assert re.fullmatch(rf"  {GPU_NAME} is quarantined since \d\d:\d\d: too hot", lines[2])
     say("device", "restore", f"gpu-a/{GPU_NAME}")
-    assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
+    until(lambda: say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n"), "the condition is gone")
 
 
 def test_running_vm_whose_device_left_the_bus(tmp_path: Path) -> None:
